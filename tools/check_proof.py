@@ -22,7 +22,7 @@ NEEDED = (["E%d" % i for i in range(1, 16)] + ["E2n", "E3n", "E5n"]
 # Items of the five systems that are only mentioned in them have no row.
 SEEDS_NEEDED = ([f"S0.{i}" for i in range(1, 32)]
                 + [f"S1.{i}" for i in range(1, 25)]
-                + [f"S2.{i}" for i in range(1, 22)] + [f"S3.{i}" for i in range(1, 23)]
+                + [f"S2.{i}" for i in range(1, 23)] + [f"S3.{i}" for i in range(1, 23)]
                 + [f"S4.{i}" for i in range(1, 21) if i != 19])
 
 TEST = re.compile(r"^\s*(?:TYPED_)?TEST(?:_P|_F)?\(\s*(\w+),\s*(\w+)\)", re.M)

@@ -1,7 +1,6 @@
 #include "data/image_writer.h"
 
 #include <algorithm>
-#include <type_traits>
 
 #include "core/shared/element.h"
 #include "data/augment_choice.h"
@@ -9,12 +8,11 @@
 namespace dkfac::data {
 template <class T>
 std::vector<T> value_table(const Normalization& normalization) {
-  using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
   std::vector<T> table;
   for (int p = 0; p < 256; ++p) {
     for (std::size_t c = 0; c < normalization.mean.size(); ++c) {
       const double value = (p / 255.0 - normalization.mean[c]) / normalization.stddev[c];
-      table.push_back(element::store<T>(static_cast<Wide>(value)));
+      table.push_back(element::store<T>(static_cast<Wide<T>>(value)));
     }
   }
   return table;
@@ -27,15 +25,21 @@ ImageWriter<T>::ImageWriter(const Normalization& normalization, const Shape& ima
       width_(image[1]),
       channels_(image[2]),
       options_(options),
-      table_(value_table<T>(normalization)) {}
+      table_(value_table<T>(normalization)),
+      mean_(mean_values<Wide<T>>(normalization, image)) {}
 
 template <class T>
 void ImageWriter<T>::write(const std::uint8_t* pixels, std::int64_t n, T* out) const {
+  if (!mean_.empty()) {
+    for (std::int64_t i = 0; i < n * channels_; ++i) out[i] = centred<T>(pixels[i], mean()[i]);
+    return;
+  }
   if (channels_ == 1) {
     for (std::int64_t i = 0; i < n; ++i) out[i] = table_[pixels[i]];
     return;
   }
-  for (std::int64_t i = 0; i < n; ++i) write_pixel(pixels + i * channels_, out + i * channels_);
+  for (std::int64_t i = 0; i < n; ++i)
+    write_pixel(pixels + i * channels_, nullptr, out + i * channels_);
 }
 
 template <class T>
@@ -47,7 +51,8 @@ void ImageWriter<T>::write(const std::uint8_t* pixels, const Augmentation& chang
     if (options_.pad_mode == PadMode::zero && (from < 0 || from >= height_)) {
       std::fill_n(row, row_size, T{});
     } else {
-      write_row(pixels + reflected(from, height_) * row_size, change, row);
+      write_row(pixels + reflected(from, height_) * row_size, change, mean_at(mean(), y * width_),
+                row);
     }
   }
   for (std::int64_t y = change.cut_y; y < change.cut_y + options_.cutout; ++y) {
@@ -56,7 +61,8 @@ void ImageWriter<T>::write(const std::uint8_t* pixels, const Augmentation& chang
 }
 
 template <class T>
-void ImageWriter<T>::write_row(const std::uint8_t* row, const Augmentation& change, T* out) const {
+void ImageWriter<T>::write_row(const std::uint8_t* row, const Augmentation& change,
+                               const Wide<T>* mean, T* out) const {
   // Output x in [first, last) reads inside the row, the rest reads the padding.
   const std::int64_t shift = change.flip ? -change.dx : change.dx;
   const std::int64_t first = std::max<std::int64_t>(0, -shift);
@@ -64,18 +70,22 @@ void ImageWriter<T>::write_row(const std::uint8_t* row, const Augmentation& chan
   const std::int64_t step = change.flip ? -1 : 1;
   std::int64_t from = (change.flip ? width_ - 1 : 0) + change.dx;
   for (std::int64_t x = 0; x < first; ++x, from += step) {
-    write_border(row, from, out + x * channels_);
+    write_border(row, from, mean_at(mean, x), out + x * channels_);
   }
   for (std::int64_t x = first; x < last; ++x, from += step) {
-    write_pixel(row + from * channels_, out + x * channels_);
+    write_pixel(row + from * channels_, mean_at(mean, x), out + x * channels_);
   }
   for (std::int64_t x = last; x < width_; ++x, from += step) {
-    write_border(row, from, out + x * channels_);
+    write_border(row, from, mean_at(mean, x), out + x * channels_);
   }
 }
 
 template <class T>
-void ImageWriter<T>::write_pixel(const std::uint8_t* pixel, T* out) const {
+void ImageWriter<T>::write_pixel(const std::uint8_t* pixel, const Wide<T>* mean, T* out) const {
+  if (mean != nullptr) {
+    for (std::int64_t c = 0; c < channels_; ++c) out[c] = centred<T>(pixel[c], mean[c]);
+    return;
+  }
   if (channels_ == 3) {  // The compiler unrolls a constant trip count.
     for (std::size_t c = 0; c < 3; ++c) out[c] = table_[pixel[c] * std::size_t{3} + c];
     return;
@@ -85,11 +95,12 @@ void ImageWriter<T>::write_pixel(const std::uint8_t* pixel, T* out) const {
 }
 
 template <class T>
-void ImageWriter<T>::write_border(const std::uint8_t* row, std::int64_t from, T* out) const {
+void ImageWriter<T>::write_border(const std::uint8_t* row, std::int64_t from, const Wide<T>* mean,
+                                  T* out) const {
   if (options_.pad_mode == PadMode::zero) {
     std::fill_n(out, channels_, T{});
   } else {
-    write_pixel(row + reflected(from, width_) * channels_, out);
+    write_pixel(row + reflected(from, width_) * channels_, mean, out);
   }
 }
 

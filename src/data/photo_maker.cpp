@@ -25,12 +25,15 @@ const PhotoData& checked(const Dataset& data) {
 }
 
 std::optional<RectangularOrder> rectangular(const Dataset& data, const SamplerOptions& sampler,
-                                            const AugmentOptions& augment) {
+                                            const AugmentOptions& augment,
+                                            const Normalization& normalization) {
   const PhotoData& photos = *data.photos;
   if (!photos.options.rectangular) return {};
   DKFAC_CHECK(!sampler.shuffle && !sampler.drop_last && !augment.any(),
               "[loader] rectangular batches have an order of their own, all samples and no "
               "augmentation; set shuffle, drop_last and augment accordingly");
+  DKFAC_CHECK(normalization.mean_image == nullptr,
+              "[loader] rectangular batches have other shapes than a mean image; leave one out");
   DKFAC_CHECK(std::ssize(photos.sizes) == data.count, "[loader] data set '", data.name, "' has ",
               photos.sizes.size(), " sizes for ", data.count,
               " photographs; rectangular batches need one of each");
@@ -45,7 +48,7 @@ PhotoMaker::PhotoMaker(const Dataset& data, const Normalization& normalization,
     : BatchMaker(data, normalization, sampler, rank, size, dtype),
       data_(data),
       photos_(checked(data)),
-      rectangular_(rectangular(data, sampler, augment)),
+      rectangular_(rectangular(data, sampler, augment, normalization)),
       writer_(normalization, image(), augment, dtype),
       pool_(photo_workers(photos_.options.workers)),
       workers_(static_cast<std::size_t>(pool_.workers())) {

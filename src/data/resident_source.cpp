@@ -10,6 +10,7 @@
 
 #include "data/cuda/resident.h"
 #include "data/device_source.h"
+#include "data/mean_values.h"
 
 namespace dkfac::data {
 namespace {
@@ -42,6 +43,16 @@ Tensor upload_table(Context& ctx, const Normalization& normalization, DType dtyp
   return upload(value_table<f16>(normalization));
 }
 
+/// Uploads the mean image of images of this shape; nothing without one.
+Tensor upload_mean(Context& ctx, const Normalization& normalization, const Shape& image,
+                   DType dtype) {
+  const auto upload = [&]<class W>(const std::vector<W>& values) {
+    return values.empty() ? Tensor() : Tensor::copy_of(ctx, view_of(values.data(), image));
+  };
+  if (dtype == DType::f64) return upload(mean_values<double>(normalization, image));
+  return upload(mean_values<float>(normalization, image));
+}
+
 /// Source with the data set on the device; each call of next() overwrites its single batch.
 class ResidentSource : public DeviceLoader::Source {
  public:
@@ -60,6 +71,7 @@ class ResidentSource : public DeviceLoader::Source {
     const std::int64_t largest = maker_->largest_share();
     pixels_ = upload_bytes(ctx, data.pixels);
     table_ = upload_table(ctx, normalization, maker_->dtype());
+    mean_ = upload_mean(ctx, normalization, image, maker_->dtype());
     all_labels_ = Tensor::copy_of(ctx, view_of(data.labels.data(), Shape{data.count}));
     order_ = Tensor::empty(ctx, Shape{data.count}, DType::i32);
     if (maker_->augment().any() && maker_->augment().randomness == Randomness::per_group)
@@ -100,6 +112,7 @@ class ResidentSource : public DeviceLoader::Source {
       const cuda::ResidentImages source{
           .pixels = pixels_.view().raw(),
           .table = table_,
+          .mean = mean_.is_set() ? ConstTensorView(mean_) : ConstTensorView(),
           .labels = all_labels_,
           .order = order_,
           .changes = changes_.is_set() ? ConstTensorView(changes_) : ConstTensorView(),
@@ -139,7 +152,7 @@ class ResidentSource : public DeviceLoader::Source {
   }
 
   std::unique_ptr<ImageMaker> maker_;
-  Tensor pixels_, table_, all_labels_, order_, changes_;
+  Tensor pixels_, table_, mean_, all_labels_, order_, changes_;
   Tensor images_, labels_;
   std::vector<std::int32_t> host_labels_;
   std::int64_t batch_ = 0;

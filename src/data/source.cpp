@@ -9,6 +9,7 @@
 
 #include "dkfac/core/error.h"
 #include "dkfac/data/dataset.h"
+#include "dkfac/data/mean_image.h"
 #include "dkfac/data/photo_data.h"
 
 #include "data/photo_splits.h"
@@ -251,14 +252,17 @@ std::uint64_t fingerprint(const Dataset& data) {
          {&photos.normalization.mean, &photos.normalization.stddev})
       for (const double value : *values) mix(std::bit_cast<std::uint64_t>(value));
   }
+  if (data.mean_image != nullptr) mix(fingerprint(*data.mean_image));
   return hash;
 }
 
 Normalization normalization_of(const Dataset& train) {
   DKFAC_CHECK(train.count > 0 && train.channels > 0,
               "[normalization_of] the data set is empty; give at least one image");
-  if (train.photos != nullptr) return train.photos->normalization;
   const auto channels = static_cast<std::size_t>(train.channels);
+  if (train.mean_image != nullptr)
+    return {std::vector<double>(channels, 0), std::vector<double>(channels, 1), train.mean_image};
+  if (train.photos != nullptr) return train.photos->normalization;
   // Integer sums are exact, so the order and the machine do not matter.
   std::vector<std::uint64_t> sum(channels, 0), squares(channels, 0);
   for (std::size_t i = 0; i + channels <= train.pixels.size(); i += channels) {

@@ -6,6 +6,7 @@ endif()
 dkfac_test(app.checkpoint
   SOURCES checkpoint/durable_test.cpp checkpoint/resume_test.cpp checkpoint/safetensors_test.cpp
           checkpoint/store_test.cpp checkpoint/moved_owners_test.cpp checkpoint/run_record_test.cpp checkpoint/initial_weights_test.cpp
+          checkpoint/mean_image_test.cpp
   LINK dkfac::app nlohmann_json::nlohmann_json GTest::gtest_main LABELS app)
 # Several hundred short runs: instrumented code resumes after each seventh step only.
 dkfac_test(app.every_step

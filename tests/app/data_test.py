@@ -230,6 +230,46 @@ class Photographs(unittest.TestCase):
         self.assertEqual((done.returncode, done.stdout), (80, ""), done.stderr)
         self.assertIn("0.JPEG' are not finite", done.stderr)
 
+    def test_a_mean_image_is_part_of_the_network(self):
+        mean, other = self.dir / "mean.safetensors", self.dir / "other.safetensors"
+        for file, size in ((mean, 24), (other, 32)):
+            done = self.run_program("data", "mean", self.data, file, "--size", size)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn(f"mean of 16 pictures of image-folder, {size}x{size}x3, 0 bad", done.stdout)
+        written = mean.read_bytes()
+        again = self.run_program("data", "mean", self.data, mean)
+        self.assertEqual((again.returncode, mean.read_bytes()), (64, written), again.stderr)
+        runs = {}
+        for name, *settings in (("with", f"data.mean_image={mean}"), ("without",)):
+            out = self.dir / name
+            done = self.train(out, "model.name=resnet20", "model.width=4", "data.image_size=16",
+                              "run.epochs=2", "checkpoint.every_epochs=1", *settings)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            runs[name] = json.loads((out / "result.json").read_text())["epochs"][-1]["test_loss"]
+        self.assertNotEqual(runs["with"], runs["without"])
+        out, photo = self.dir / "with", self.data / "val/class0/0.JPEG"
+        done = self.run_program("eval", out, "--json")
+        self.assertEqual(json.loads(done.stdout)["loss"], runs["with"], done.stderr)
+        done = self.run_program("predict", out, photo, "--json")
+        p = {t["class"]: t["probability"] for t in json.loads(done.stdout)[0]["top"]}
+        # Both classes hold the same photograph; f32 logits of order 1: a few 2^-24 of them.
+        self.assertAlmostEqual(-(math.log(p["class0"]) + math.log(p["class1"])) / 2, runs["with"],
+                               places=6)
+        for setting in ("data.mean_image=", f"data.mean_image={other}"):
+            for command in (("eval", out), ("predict", out, photo),
+                            ("train", "--resume", out, "--set", "run.epochs=3")):
+                done = self.run_program(*command, "--set", setting)
+                self.assertEqual(done.returncode, 64, (command, done.stdout, done.stderr))
+                self.assertIn("mean image", done.stderr)
+        done = self.run_program("train", "--resume", out, "--quiet", "--set", "run.epochs=3")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        done = self.train(self.dir / "large", "model.name=resnet20", f"data.mean_image={mean}")
+        self.assertEqual(done.returncode, 64, done.stdout)
+        self.assertIn("is of 24x24x3, and the images are of 40x40x3", done.stderr)
+        done = self.train(self.dir / "none", "model.name=resnet20",
+                          f"data.mean_image={self.dir / 'none.safetensors'}")
+        self.assertEqual(done.returncode, 66, done.stderr)
+
     def test_phases_read_copies_of_another_size(self):
         small = self.dir / "small"
         done = self.run_program("data", "pack", self.data, small, "--shorter", 12)

@@ -3,9 +3,11 @@
 
 Environment: DKFAC (the program), DKFAC_REPOSITORY (the folder of its source).
 """
+import importlib.util
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -105,6 +107,48 @@ class RectangularPixels(unittest.TestCase):
             self.assertEqual(done.returncode, 2)
             self.assertIn("1.jpg has no frame header", done.stderr)
             self.assertNotIn("Traceback", done.stderr)
+
+
+class RectangularEval(unittest.TestCase):
+    def test_ratios_are_medians_over_rounds(self):
+        script = TOOLS.parent / "benchmarks" / "rectangular_eval.py"
+        spec = importlib.util.spec_from_file_location("rectangular_eval", script)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        times = {"32 pixels": [1, 1, 1], "centre crop": [10, 20, 40], "rectangular": [15, 24, 50],
+                 "square of the longer side": [20, 40, 62.5]}
+        seconds = {name: {"wall": values, "cpu": values[::-1]} for name, values in times.items()}
+        got = module.summary({"rectangular": 1.25}, 300, 200, seconds)
+        self.assertEqual(got["rectangular"]["cpu_relative"], 1.25)  # Of 1.5, 1.2 and 1.25.
+        self.assertEqual(got["rectangular"]["cpu_s"], [50, 24, 15])
+        self.assertEqual(got["square of the longer side"]["pixels"], 2.25)
+        self.assertEqual(got["saved"], {"pixels": 0.4444, "wall": 0.25, "cpu": 0.25})
+
+
+class ShortSteps(unittest.TestCase):
+    def test_each_step_keeps_what_it_changes(self):
+        whole = TOOLS.parent / "configs" / "resnet9-steps"
+        with tempfile.TemporaryDirectory() as folder:
+            subprocess.run([sys.executable, TOOLS / "short_steps.py", folder, "--epochs", "3",
+                            "--width", "16"], check=True)
+            files = sorted(whole.glob("*.toml"))
+            self.assertEqual(len(files), 11)
+            for file in files:
+                before = file.read_text().splitlines()
+                after = (pathlib.Path(folder) / file.name).read_text().splitlines()
+                added = [line for line in after if line not in before]
+                self.assertEqual([line.split(" = ")[0] for line in added],
+                                 ["epochs", "precision", "name", "width", "knots"], file.name)
+                gone = [line.split(" = ")[0] for line in before if line not in after]
+                self.assertEqual(gone, ["epochs", "name", "knots"], file.name)
+                numbers = [[float(x) for x in re.findall(r"[\d.]+", line.split("] #")[0])]
+                           for line in (before[-1], after[-1])]
+                epochs = [float(line.split()[2]) for line in before if line.startswith("epochs")][0]
+                self.assertEqual(len(numbers[0]), len(numbers[1]), file.name)
+                for i, (old, new) in enumerate(zip(*numbers)):
+                    # Knots have six digits.
+                    self.assertAlmostEqual(new, old * 3 / epochs if i % 2 == 0 else old, places=5)
+                self.assertEqual(numbers[1][-2], 3)
 
 
 class Launch(unittest.TestCase):

@@ -13,6 +13,7 @@
 namespace dkfac::data {
 
 struct PhotoData;  // photo_data.h
+struct MeanImage;  // mean_image.h
 
 /// Labelled data set: 8-bit images [n,h,w,c] in memory, or photographs, which loaders decode to
 /// images of that shape on the fly.
@@ -23,7 +24,8 @@ struct Dataset {
   std::int64_t classes = 0;
   std::vector<std::uint8_t> pixels{};
   std::vector<std::int32_t> labels{};
-  std::shared_ptr<const PhotoData> photos{};  ///< If set, `pixels` is empty.
+  std::shared_ptr<const PhotoData> photos{};      ///< If set, `pixels` is empty.
+  std::shared_ptr<const MeanImage> mean_image{};  ///< If set, normalization_of() is of it.
   [[nodiscard]] std::int64_t image_size() const { return height * width * channels; }
 };
 
@@ -100,14 +102,19 @@ struct DataSource {
 /// train.count.
 void hold_out(DataSplits& data, std::int64_t count);
 
-/// Returns a 64-bit hash of pixels, labels and shape, to compare the data of ranks.
+/// Returns a 64-bit hash of pixels, labels, shape and mean image, to compare the data of ranks.
 [[nodiscard]] std::uint64_t fingerprint(const Dataset& data);
 
-/// Mean and standard deviation of pixel values / 255 per channel. The deviation of a constant
-/// channel is 1. For photographs these are PhotoData::normalization.
+/// How pixel values become those of the network: (value / 255 - mean) / stddev of each channel.
+/// With a mean image, the mean of each channel is 0 and its deviation 1, and the value of the mean
+/// image at the same place of the image, after crop and flip, is subtracted. Padding and holes are
+/// 0.
 struct Normalization {
-  std::vector<double> mean, stddev;
+  std::vector<double> mean{}, stddev{};
+  std::shared_ptr<const MeanImage> mean_image{};
 };
+/// Returns that of the data set's mean image if it has one; else mean and deviation of its pixels,
+/// where the deviation of a constant channel is 1, or PhotoData::normalization of photographs.
 [[nodiscard]] Normalization normalization_of(const Dataset& train);
 
 }  // namespace dkfac::data

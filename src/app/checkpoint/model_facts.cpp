@@ -9,6 +9,8 @@
 #include "dkfac/core/error.h"
 #include "dkfac/data/photo_data.h"
 
+#include "app/checkpoint/mean_image.h"
+
 namespace dkfac::app {
 
 namespace {
@@ -42,6 +44,8 @@ safetensors::Metadata facts_of(const nn::Model& model, const data::Dataset& trai
       {"input", fmt::format("{}x{}x{} {}", input[0], input[1], input[2], model.outputs())},
       {"mean", nlohmann::json(normalization.mean).dump()},
       {"stddev", nlohmann::json(normalization.stddev).dump()}};
+  if (const std::string mean = mean_image_text(normalization); !mean.empty())
+    facts["mean_image"] = mean;
   if (train.photos != nullptr)
     facts["classes"] = nlohmann::json(train.photos->source->classes())
                            .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
@@ -69,7 +73,7 @@ ModelFacts model_facts(const safetensors::File& file) {
         fmt::format("[checkpoint] '{}' does not say how its images are normalised; "
                     "resume its run for a step, which writes it",
                     file.source()));
-  facts.normalization = {std::move(mean), std::move(stddev)};
+  facts.normalization = {.mean = std::move(mean), .stddev = std::move(stddev)};
   return facts;
 }
 

@@ -32,8 +32,8 @@ bool is_free(const std::string& path, const Config& now) {
       (lr.schedule == LrSchedule::polynomial || lr.schedule == LrSchedule::cosine) && lr.end == 0;
   return path != "run.seed" && path != "run.precision" && path != "run.device" &&
          path != "run.tf32" && !(path == "run.epochs" && decays) &&
-         starts_with_any(path, {"run.", "checkpoint.", "data.path", "data.resident",
-                                "optimizer.failure_folder"});
+         starts_with_any(path, {"run.", "checkpoint.", "data.path", "data.mean_image",
+                                "data.resident", "optimizer.failure_folder"});
 }
 
 /// Checks that weight averaging is not switched on or off, because the averages are part of the

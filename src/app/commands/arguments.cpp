@@ -265,8 +265,20 @@ void add_data(CLI::App& app, DataCommand& command) {
       ->capture_default_str();
   pack->add_flag("--square", command.square,
                  "resize to squares of that side, regardless of the aspect ratio");
-  pack->add_option("--workers", command.workers, "threads; 0: number of cores, at most 16")
-      ->check(whole(0, 1024));
+  const auto add_workers = [&](CLI::App* to) {
+    to->add_option("--workers", command.workers, "threads; 0: number of cores, at most 16")
+        ->check(whole(0, 1024));
+  };
+  add_workers(pack);
+  CLI::App* mean =
+      data->add_subcommand("mean", "Write the mean image of a training set, for data.mean_image");
+  mean->add_option("data", command.what, "name of a data set, or its folder")->required();
+  mean->add_option("to", command.mean_to, "safetensors file to create")->required();
+  mean->add_option("--size", command.size,
+                   "of photographs: side of the squares to which each is resized as a whole")
+      ->check(whole(1, 4096))
+      ->capture_default_str();
+  add_workers(mean);
 }
 
 }  // namespace

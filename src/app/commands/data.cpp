@@ -8,6 +8,7 @@
 #include "dkfac/data/dataset.h"
 #include "dkfac/data/photo_data.h"
 
+#include "app/checkpoint/mean_image.h"
 #include "app/run/job.h"
 #include "app/shared/commands.h"
 #include "core/shared/printable.h"
@@ -110,15 +111,28 @@ void pack(std::ostream& out, const DataCommand& command) {
   }
 }
 
+void write_mean(std::ostream& out, const DataCommand& command) {
+  DKFAC_CHECK(!std::filesystem::exists(command.mean_to), "[data] '", command.mean_to.string(),
+              "' exists; remove it, or choose another name");
+  const data::Dataset train = data::load_data(source_of(command.what)).train;
+  const data::FoundMeanImage found = data::find_mean_image(train, command.size, command.workers);
+  write_mean_image(command.mean_to, found, train.name);
+  out << fmt::format("{}: mean of {} pictures of {}, {}x{}x{}, {} bad ones left out\n",
+                     command.mean_to.string(), found.pictures, train.name, found.image.height,
+                     found.image.width, found.image.channels, found.bad);
+}
+
 }  // namespace
 
 int run(const DataCommand& command, const Terminal& terminal) {
   const auto failure = attempt("data", [&] {
     if (comm::detect_launch().rank != 0) return;
-    if (command.to.empty())
-      verify(terminal.out, command.what);
-    else
+    if (!command.mean_to.empty())
+      write_mean(terminal.out, command);
+    else if (!command.to.empty())
       pack(terminal.out, command);
+    else
+      verify(terminal.out, command.what);
   });
   if (!failure) return 0;
   terminal.out.flush();

@@ -7,6 +7,7 @@
 #include "dkfac/nn/ema.h"
 
 #include "app/checkpoint/manifest.h"
+#include "app/checkpoint/mean_image.h"
 #include "app/run/agreement.h"
 #include "app/shared/phases.h"
 #include "app/training/loaders.h"
@@ -35,7 +36,9 @@ void build(const EvalRequest& request, const data::DataSplits& data, const comm:
   // Groups of BatchNorm are those of training.
   network.model = nn::make_model(network.ctx, model_options(config, data.train, 1));
   check_rectangular(*network.model, config, data.test);
-  load_model(network.ctx, *network.model, open_file(checkpoint, kModelFile));
+  const safetensors::File model = open_file(checkpoint, kModelFile);
+  require_mean_image(model, data.train);
+  load_model(network.ctx, *network.model, model);
   network.ema = load_ema(network.ctx, *network.model, config, checkpoint);
   network.loader.emplace(
       network.ctx, data.test, data::normalization_of(data.train),

@@ -10,6 +10,7 @@
 #include "dkfac/data/photo_data.h"
 
 #include "app/checkpoint/manifest.h"
+#include "app/checkpoint/mean_image.h"
 #include "app/checkpoint/model_facts.h"
 #include "app/commands/eval_checkpoint.h"
 #include "app/run/job.h"
@@ -130,7 +131,9 @@ void predict(const PredictCommand& command, const Terminal& terminal, Position& 
   const ModelFacts facts = model_facts(file);
   DKFAC_CHECK(facts.shape.channels == 3, "[predict] the network takes images of ",
               facts.shape.channels, " channels, and photographs have 3; use a network for colours");
-  const data::Dataset images = dataset_of(command.images, config, facts);
+  data::Dataset images = dataset_of(command.images, config, facts);
+  attach_mean_image(config, {&images});
+  require_mean_image(file, images);
   const DevicePlacement place = find_placement(config, comm::make_self(), position);
   Context ctx(place.device, context_options(config));
   position.activity = "checkpoint";

@@ -9,6 +9,7 @@
 #include "dkfac/core/threads.h"
 
 #include "app/checkpoint/durable.h"
+#include "app/checkpoint/mean_image.h"
 #include "app/checkpoint/store.h"
 #include "app/record/progress.h"
 #include "app/record/trace.h"
@@ -99,6 +100,8 @@ class Run {
       terminal_.err << warning_line(damaged) << std::endl;
     for (const std::string& change : compare_configurations(plan_.config, point.record))
       terminal_.err << warning_line("[resume] " + change) << std::endl;
+    require_mean_image(safetensors::File::read(point.checkpoint / kModelFile),
+                       data_.front()->train);
     if (!plan_.quiet)
       terminal_.out << "resuming after step " << point.record.result.steps << ", from "
                     << point.checkpoint.string() << std::endl;
@@ -234,6 +237,7 @@ std::shared_ptr<const data::DataSplits> DataCache::get(const Config& config) {
                   splits->train.count, " training samples; lower it");
       data::hold_out(*splits, config.data.hold_out);
     }
+    attach_mean_image(config, {&splits->train, &splits->test});
     set = std::move(splits);
   }
   return set;

@@ -83,8 +83,10 @@ struct InfoCommand {
 /// Options of 'dkfac data': reads every file of a data set and describes it, or packs photographs
 /// into files of pixels.
 struct DataCommand {
-  std::string what;            ///< Name of a data set, or its folder.
-  std::filesystem::path to{};  ///< If set: pack train/ and val/ of `what` into folders there.
+  std::string what;                 ///< Name of a data set, or its folder.
+  std::filesystem::path to{};       ///< If set: pack train/ and val/ of `what` into folders there.
+  std::filesystem::path mean_to{};  ///< If set: write the mean image of the training set there.
+  std::int64_t size = 256;          ///< Side of the mean image of photographs.
   std::int64_t shorter = 256;
   bool square = false;
   int workers = 0;

@@ -84,6 +84,7 @@ struct DataConfig {
   data::PhotoCrop test_crop = data::PhotoCrop::centre;
   bool rectangular = false;
   PhotoColours normalisation = PhotoColours::imagenet;
+  std::string mean_image;  ///< Empty: none.
   bool scaled_decoding = false;
   int workers = 0;
   data::BadPhoto bad_sample = data::BadPhoto::skip;

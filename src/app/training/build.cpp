@@ -44,6 +44,10 @@ void set_whitening(TrainState& s) {
   const data::Dataset& train = s.now->data->train;
   DKFAC_CHECK(train.photos == nullptr, "[whitening] data set '", train.name,
               "' is of photographs, which are not in memory; switch whitening off");
+  DKFAC_CHECK(train.mean_image == nullptr,
+              "[whitening] filters are of patches without the mean of their channels, and "
+              "data.mean_image subtracts another at each pixel; use one of model.whitening and "
+              "data.mean_image");
   // Computed on the host, so that the filters are bit-identical on every device.
   Context host(Device::cpu(), {.threads = s.config.run.threads});
   const data::Normalization normalization = data::normalization_of(train);

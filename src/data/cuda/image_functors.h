@@ -9,6 +9,7 @@
 #include "core/shared/cuda/index.h"
 #include "core/shared/pack.h"
 #include "data/augment_choice.h"
+#include "data/mean_values.h"
 
 namespace dkfac::data::cuda {
 
@@ -23,7 +24,8 @@ using dkfac::cuda::packs_of;
 template <class T>
 struct MakeImages {
   const std::uint8_t* pixels;
-  const T* table;  ///< [256,c]
+  const T* table;       ///< [256,c]
+  const Wide<T>* mean;  ///< [h,w,c], or null: there is no mean image.
   const std::int32_t* all_labels;
   const std::int32_t* order;    ///< Order of the epoch, starting at the batch's first sample.
   const std::int32_t* changes;  ///< [count,5], or null: drawn from the sample's key.
@@ -64,6 +66,11 @@ struct MakeImages {
     return (reflected(from_y, height) * width + reflected(from_x, width)) * channels;
   }
 
+  /// Returns the normalised value of a pixel of channel c at element `at` of the image.
+  [[nodiscard]] DKFAC_HD T value_of(std::uint8_t pixel, std::int64_t c, std::int64_t at) const {
+    return mean == nullptr ? table[pixel * channels + c] : centred<T>(pixel, mean[at]);
+  }
+
   DKFAC_HD void operator()(std::int64_t row, std::int64_t p) const {
     constexpr auto kWidth = static_cast<std::int64_t>(kPack<T>);
     const std::int64_t sample = order[row], first = p * kWidth;
@@ -81,7 +88,7 @@ struct MakeImages {
     for (std::int64_t k = 0; k < kWidth; ++k) {
       if (k >= count) break;
       out.at[static_cast<std::size_t>(k)] =
-          pixel < 0 ? T{} : table[image[pixel + c] * channels + c];
+          pixel < 0 ? T{} : value_of(image[pixel + c], c, first + k);
       if (++c < channels) continue;
       c = 0;
       if (++x == width) {

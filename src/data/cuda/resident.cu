@@ -13,6 +13,7 @@ void make_batch(Context& ctx, const ResidentImages& data, std::int64_t begin, Te
     const MakeImages<T> make{
         .pixels = static_cast<const std::uint8_t*>(data.pixels),
         .table = data.table.data<T>(),
+        .mean = data.mean.empty() ? nullptr : data.mean.data<Wide<T>>(),
         .all_labels = data.labels.data<std::int32_t>(),
         .order = data.order.data<std::int32_t>() + begin,
         .changes = data.changes.empty() ? nullptr : data.changes.data<std::int32_t>(),

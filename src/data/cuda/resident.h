@@ -13,6 +13,7 @@ namespace dkfac::data::cuda {
 struct ResidentImages {
   const void* pixels;       ///< 8-bit [count,h,w,c]
   ConstTensorView table;    ///< [256,c], dtype of the batch: normalised value of each pixel value.
+  ConstTensorView mean;     ///< [h,w,c], f64 for f64 and f32 otherwise; empty: no mean image.
   ConstTensorView labels;   ///< i32 [count]
   ConstTensorView order;    ///< i32 [count]: the samples of the epoch.
   ConstTensorView changes;  ///< i32 [count,5]: Augmentation of each sample; empty: drawn here.

@@ -1,10 +1,13 @@
 #include "data/shared/device_data.h"
 
 #include <cstring>
+#include <memory>
 #include <set>
 #include <utility>
 
 #include <gtest/gtest.h>
+
+#include "dkfac/data/mean_image.h"
 
 #include "support/made_photos.h"
 #include "support/on_device.h"
@@ -98,6 +101,17 @@ TEST_P(DeviceData, TakesEveryKindOfAugmentation) {
     DeviceLoader loader = make(augment, DType::f32);
     for (const std::int64_t epoch : {2, 3}) expect_epoch(loader, augment, DType::f32, epoch);
   }
+}
+
+TEST_P(DeviceData, SubtractsTheMeanImage) {
+  data.mean_image = std::make_shared<const MeanImage>(find_mean_image(data).image);
+  for (const DType dtype : {DType::f64, DType::f32, DType::bf16, DType::f16}) {
+    DeviceLoader loader = make(kAll, dtype);
+    expect_epoch(loader, kAll, dtype, 1);
+  }
+  MeanImage small{.height = 8, .width = 7, .channels = 3, .values = std::vector<double>(168, 0.5)};
+  data.mean_image = std::make_shared<const MeanImage>(std::move(small));
+  EXPECT_THROW((void)make(kAll, DType::f32), InvalidArgument);
 }
 
 TEST_P(DeviceData, ContinuesInTheMiddleOfAnEpochAndDropsTheRest) {

@@ -2,6 +2,7 @@
 
 #include <bit>
 #include <cstring>
+#include <memory>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -31,6 +32,7 @@ struct Case {
   Shape image;
   AugmentOptions options;
   bool shared;
+  bool mean = false;  ///< Whether a mean image is subtracted.
 };
 
 std::vector<Case> cases() {
@@ -42,14 +44,20 @@ std::vector<Case> cases() {
       out.push_back({image, {.pad = 3, .pad_mode = PadMode::zero, .flip = true}, shared});
       if (!shared) out.push_back({image, {.flip = true, .alternate_flip = true}, false});
     }
+  for (std::size_t i = 0, without = out.size(); i < without; ++i) {
+    out.push_back(out[i]);
+    out.back().mean = true;
+  }
   return out;
 }
 
 template <class T>
 void expect_images_of_the_host(const Case& c, bool offset) {
   constexpr std::int64_t kCount = 9, kBatch = 5, kSeed = 7, kEpoch = 3;
-  const Dataset data = synthetic_images(kCount, c.image, 4, 2);
+  Dataset data = synthetic_images(kCount, c.image, 4, 2);
+  if (c.mean) data.mean_image = std::make_shared<const MeanImage>(find_mean_image(data).image);
   const Normalization normalization = normalization_of(data);
+  const std::vector<Wide<T>> mean = mean_values<Wide<T>>(normalization, c.image);
   const std::vector<T> table = value_table<T>(normalization);
   const std::vector<std::int32_t> order{8, 0, 3, 3, 5};
   std::vector<Augmentation> choices;
@@ -71,6 +79,7 @@ void expect_images_of_the_host(const Case& c, bool offset) {
   ASSERT_EQ(reinterpret_cast<std::uintptr_t>(images.data()) % 16, 0U);
   const MakeImages<T> make{.pixels = data.pixels.data(),
                            .table = table.data(),
+                           .mean = c.mean ? mean.data() : nullptr,
                            .all_labels = data.labels.data(),
                            .order = order.data(),
                            .changes = c.shared ? changes.data() : nullptr,
@@ -96,7 +105,8 @@ void expect_images_of_the_host(const Case& c, bool offset) {
     EXPECT_EQ(labels[static_cast<std::size_t>(row) + 1], data.labels[sample]);
   }
   EXPECT_TRUE(same_bits(images.data(), expected.data(), images.size()))
-      << c.image << " pad " << c.options.pad << " shared " << c.shared << " offset " << offset;
+      << c.image << " pad " << c.options.pad << " shared " << c.shared << " offset " << offset
+      << " mean " << c.mean;
   EXPECT_EQ(labels.front(), -9);
   EXPECT_EQ(labels.back(), -9);
 }
