@@ -8,10 +8,9 @@ transformer: the character model, on the topics of Python's own help, whose hash
 resnet20: CIFAR-10, from $DKFAC_DATA/cifar-10-batches-bin; random crops and flips.
 
 FILE gets every run when it ends: one that is in it is not repeated, so the command can be stopped and started again.
-Where a method has several rates, each is tried once, with the seed 100 and the validation part of the data, and the best
-is the one of the record; it should not be the first or the last of them. Seeds take turns through the methods. Seconds, of training without evaluation, are kept with --seconds only, which
-says that nothing else runs on the machine; it repeats runs that lack them. --trial runs single trials, with the settings
-of --set, e.g. --set lr=0.1 damping=0.01; reports list them, with the best rates.
+Of several rates of a method, the one of the record is the best in trials of each with seed 100 and validation data; it
+should not be the first or the last. Seeds take turns through the methods. --seconds keeps those of training without
+evaluation, and repeats runs that lack them; nothing else should run. --trial runs one with the settings of --set.
 """
 import argparse
 import copy

@@ -18,7 +18,7 @@ from ._tensors import device_struct, tensor_struct
 ALL_KINDS = (c.LINEAR, c.CONV2D, c.NORM, c.EMBEDDING)
 
 
-class ModelPreconditioner(Reports):
+class ModelPreconditioner(Reports, _state.Stateful):
     """Preconditions the gradients of a model in place; dkfac.torch.attach() describes the arguments. `owned`: ids of
     the parameters that the optimizer has; a layer that lacks one of them is left alone. Default: all."""
 
@@ -350,12 +350,6 @@ class ModelPreconditioner(Reports):
             layer.records = 0
         self._uses, self._inside, self._seen, self._missed = {}, False, False, set()
 
-    def _refuse_records(self, operation):
-        """Walking through the state would drop them."""
-        if any(layer.records for layer in self.layers):
-            raise Error(f"[{operation}] comes between backward and step; call it after the step, or reset_batch() "
-                        "first")
-
     def reset_batch(self):
         """Drops the records made since the last step; collective where any were made."""
         if self._preconditioner is not None and any(layer.records for layer in self.layers):
@@ -380,34 +374,3 @@ class ModelPreconditioner(Reports):
         self._hooks, self._uncaught = [], {}
         _capture.deactivate(self)
         _capture.release(self)
-
-    # --- state -------------------------------------------------------------------------------------------------------
-
-    def state_dict(self):
-        """The state of this rank, which resumes bit for bit with the same ranks and options: every rank saves and
-        loads its own."""
-        self._refuse_records("state_dict")
-        state = _state.save(self._preconditioner) if self._preconditioner is not None else self._pending_state
-        valid = [layer.name for layer in self.layers if layer.valid]
-        return {"version": 1, "rank": self.comm.rank, "ranks": self.comm.size, "steps": self.steps, "state": state,
-                "valid": self._pending_valid if self._preconditioner is None else valid,
-                "settings": dict(self.settings)}
-
-    def load_state_dict(self, state):
-        """Before the first pass, or between two steps."""
-        _state.check(state, self.comm)
-        self.reset_batch()
-        if self._preconditioner is not None and state["state"] is not None:
-            _state.compare(self._preconditioner, state["state"])
-        self.steps, self.settings = state["steps"], dict(state["settings"])
-        self._pending_state, self._pending_valid = state["state"], state["valid"]
-        if self._preconditioner is not None:
-            self._apply_settings()
-            self._load_pending()
-
-    def _load_pending(self):
-        state, self._pending_state = self._pending_state, None
-        if state is not None:
-            _state.load(self._preconditioner, state)
-            for layer in self.layers:
-                layer.valid = layer.name in self._pending_valid

@@ -1,7 +1,7 @@
 """State of a preconditioner as a dict of tensors and numbers."""
 import torch
 
-from .._library import DataError
+from .._library import DataError, Error
 from ._tensors import view_of
 
 
@@ -73,3 +73,42 @@ def bytes_of(preconditioner):
             parts[key] += value.numel() * value.element_size()
     parts["total"] = sum(parts.values())
     return parts
+
+
+class Stateful:
+    """State of a ModelPreconditioner, on the records, layers and settings that it has."""
+
+    def _refuse_records(self, operation):
+        """Walking through the state would drop them."""
+        if any(layer.records for layer in self.layers):
+            raise Error(f"[{operation}] comes between backward and step; call it after the step, or reset_batch() "
+                        "first")
+
+    def state_dict(self):
+        """The state of this rank, which resumes bit for bit with the same ranks and options: every rank saves and
+        loads its own."""
+        self._refuse_records("state_dict")
+        state = save(self._preconditioner) if self._preconditioner is not None else self._pending_state
+        valid = [layer.name for layer in self.layers if layer.valid]
+        return {"version": 1, "rank": self.comm.rank, "ranks": self.comm.size, "steps": self.steps, "state": state,
+                "valid": self._pending_valid if self._preconditioner is None else valid,
+                "settings": dict(self.settings)}
+
+    def load_state_dict(self, state):
+        """Before the first pass, or between two steps."""
+        check(state, self.comm)
+        self.reset_batch()
+        if self._preconditioner is not None and state["state"] is not None:
+            compare(self._preconditioner, state["state"])
+        self.steps, self.settings = state["steps"], dict(state["settings"])
+        self._pending_state, self._pending_valid = state["state"], state["valid"]
+        if self._preconditioner is not None:
+            self._apply_settings()
+            self._load_pending()
+
+    def _load_pending(self):
+        state, self._pending_state = self._pending_state, None
+        if state is not None:
+            load(self._preconditioner, state)
+            for layer in self.layers:
+                layer.valid = layer.name in self._pending_valid

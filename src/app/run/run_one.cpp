@@ -21,7 +21,6 @@
 #include "app/run/signals.h"
 #include "app/shared/phases.h"
 #include "app/shared/trainer.h"
-#include "app/training/all_ranks.h"
 #include "core/shared/wait_watch.h"
 #include "nn/shared/conv_plans.h"
 
