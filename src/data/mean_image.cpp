@@ -1,11 +1,10 @@
-#include "dkfac/data/mean_image.h"
-
 #include <algorithm>
 #include <bit>
 #include <iterator>
 #include <utility>
 
 #include "dkfac/core/error.h"
+#include "dkfac/data/dataset.h"
 #include "dkfac/data/photo_data.h"
 
 #include "data/mean_values.h"

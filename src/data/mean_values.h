@@ -4,7 +4,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "dkfac/data/mean_image.h"
+#include "dkfac/data/dataset.h"
 
 #include "core/shared/element.h"
 

@@ -9,7 +9,6 @@
 
 #include "dkfac/core/error.h"
 #include "dkfac/data/dataset.h"
-#include "dkfac/data/mean_image.h"
 #include "dkfac/data/photo_data.h"
 
 #include "data/photo_splits.h"

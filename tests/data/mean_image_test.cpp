@@ -1,7 +1,5 @@
 // Mean images: their values, and images from which they are subtracted.
 
-#include "dkfac/data/mean_image.h"
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -13,6 +11,7 @@
 
 #include "dkfac/core/error.h"
 #include "dkfac/core/half.h"
+#include "dkfac/data/dataset.h"
 #include "dkfac/data/loader.h"
 #include "dkfac/data/photo_data.h"
 

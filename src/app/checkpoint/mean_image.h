@@ -4,7 +4,7 @@
 #include <initializer_list>
 #include <string>
 
-#include "dkfac/data/mean_image.h"
+#include "dkfac/data/dataset.h"
 
 #include "app/checkpoint/safetensors.h"
 #include "app/shared/config.h"

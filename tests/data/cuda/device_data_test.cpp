@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-#include "dkfac/data/mean_image.h"
+#include "dkfac/data/dataset.h"
 
 #include "support/made_photos.h"
 #include "support/on_device.h"
