@@ -17,18 +17,14 @@ void add_photo_keys(KeyTable& t) {
        {"centre", data::PhotoCrop::centre}},
       "of training images: a random area and aspect; a random square of a square that the whole "
       "is resized to; the middle"));
-  t.integer("data.crop_resized", DKFAC_FIELD(data.crop_resized), between(8, 8192),
-            "side of that square, or with centre the shorter side, in pixels")
-      .where("data.crop", {"squashed", "centre"});
-  const auto random = [&](const char* path, auto field, Range range, const char* help) {
-    t.real(path, field, range, help).where("data.crop", {"random_resized"});
-  };
-  random("data.crop_min_area", DKFAC_FIELD(data.crop_min_area), above_up_to(0, 1),
-         "smallest fraction of the area");
-  random("data.crop_max_area", DKFAC_FIELD(data.crop_max_area), above_up_to(0, 1),
-         "largest fraction");
-  random("data.crop_max_aspect", DKFAC_FIELD(data.crop_max_aspect), between(1, 100),
-         "largest width over height, and height over width");
+  photos(t.integer("data.crop_resized", DKFAC_FIELD(data.crop_resized), between(8, 8192),
+                   "side of that square, or with centre the shorter side, in pixels"));
+  photos(t.real("data.crop_min_area", DKFAC_FIELD(data.crop_min_area), above_up_to(0, 1),
+                "with random_resized: smallest fraction of the area"));
+  photos(t.real("data.crop_max_area", DKFAC_FIELD(data.crop_max_area), above_up_to(0, 1),
+                "largest fraction"));
+  photos(t.real("data.crop_max_aspect", DKFAC_FIELD(data.crop_max_aspect), between(1, 100),
+                "largest width over height, and height over width"));
   photos(t.integer("data.test_resized", DKFAC_FIELD(data.test_resized), between(0, 8192),
                    "test images are the middle of the picture whose shorter side is this; 0: 8/7 "
                    "of data.image_size"));
@@ -66,11 +62,8 @@ void add_photo_keys(KeyTable& t) {
 
 void add_data_keys(KeyTable& t) {
   t.name("data.name", DKFAC_FIELD(data.name), data::data_names(), "data set");
-  std::vector<std::string> of_files = data::data_names();
-  std::erase_if(of_files, [](const std::string& name) { return name.starts_with("synthetic"); });
   t.text("data.path", DKFAC_FIELD(data.path),
-         "its folder; empty: $DKFAC_DATA/<name>, then the bundled copy")
-      .where("data.name", of_files);
+         "its folder; empty: $DKFAC_DATA/<name>, then the bundled copy");
   t.integer("data.hold_out", DKFAC_FIELD(data.hold_out), at_least(0),
             "test on this many training samples instead of the test set; 0: no");
   t.text(

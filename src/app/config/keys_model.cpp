@@ -37,11 +37,9 @@ void add_model_keys(KeyTable& t) {
          "safetensors file with the initial weights, under torchvision's names; a classifier of "
          "another size is drawn; empty: all are drawn");
   t.integer("model.batch_norm_groups", DKFAC_FIELD(model.batch_norm_groups), between(0, kMaxCount),
-            "BatchNorm groups of a global batch, over all ranks; 0: one per rank")
-      .where(name, convolutional());
+            "BatchNorm groups of a global batch, over all ranks; 0: one per rank");
   t.integer("model.ghost_batch", DKFAC_FIELD(model.ghost_batch), between(0, kMaxCount),
-            "samples per BatchNorm group, instead of the number of groups; 0: use that number")
-      .where(name, convolutional());
+            "samples per BatchNorm group, instead of the number of groups; 0: use that number");
   t.integer("model.width", DKFAC_FIELD(model.width), between(0, 1 << 16),
             "channels of the first stage of a ResNet or VGG; 0: as published");
   t.choice<std::optional<nn::WeightInit>>("model.init", DKFAC_FIELD(model.init),

@@ -174,23 +174,6 @@ TEST(ConfigInput, RefusesCountsWhoseProductsOverflow) {
   EXPECT_TRUE(says(refusal(phase + phase), {"here.toml:1", "2147483648 epochs"}));
 }
 
-TEST(ConfigInput, RefusesKeysThatTheChosenOnesDoNotRead) {
-  const std::string photos = "data.name = \"synthetic-photos\"\n";
-  EXPECT_TRUE(says(refusal("data.name = \"synthetic\"\ndata.path = \"/a\"\n"),
-                   {"data.path belongs to", "data.name is \"synthetic\""}));
-  EXPECT_TRUE(says(refusal(photos + "data.crop_resized = 300\n"),
-                   {"data.crop_resized belongs to data.crop", "random_resized"}));
-  EXPECT_TRUE(says(refusal(photos + "data.crop = \"squashed\"\ndata.crop_min_area = 0.5\n"),
-                   {"data.crop_min_area belongs to data.crop", "squashed"}));
-  for (const char* key : {"model.ghost_batch", "model.batch_norm_groups"})
-    EXPECT_TRUE(says(refusal("", {"model.name=mlp", std::string(key) + "=4"}),
-                     {std::string(key) + " belongs to model.name", "mlp"}));
-  // The others read them.
-  EXPECT_NO_THROW((void)parse_config(photos + "data.crop = \"squashed\"\ndata.crop_resized = 300\n",
-                                     {}, "test"));
-  EXPECT_NO_THROW((void)parse_config("data.name = \"cifar-10\"\ndata.path = \"/a\"\n", {}, "test"));
-}
-
 TEST(ConfigInput, NamesTheKeysOfValuesThatDoNotFitEachOther) {
   const std::string photos = "data.name = \"synthetic-photos\"\n";
   const std::string data = photos + "data.crop = \"centre\"\n";
