@@ -391,8 +391,8 @@ def main():
     parser.add_argument("--report", action="store_true")
     parser.add_argument("--picture", help="FILE.svg; the task is appended to its name")
     a = parser.parse_args()
-    if a.trial != any(pair.startswith("lr=") for pair in a.set):
-        parser.error("--trial needs --set lr=..., which is for trials alone")
+    if a.trial != bool(a.set) or a.trial != any(pair.startswith("lr=") for pair in a.set):
+        parser.error("--trial needs --set lr=..., and --set is for trials alone")
     return report(a) if a.report else run_all(a)
 
 

@@ -117,7 +117,9 @@ class Processes(Folder):
         self.assertIn("torchrun started 2 processes", "".join(e.stderr for e in ends))
 
     def test_ranks_with_other_options(self):
-        for option in (("--steps", 2), ("--until-epoch", 1), ("--epochs-fraction", 0.5)):
+        self.assertEqual(self.dkfac(*self.args("before")).returncode, 0)
+        for option in (("--steps", 2), ("--until-epoch", 1), ("--epochs-fraction", 0.5),
+                       ("--resume", self.dir / "before")):
             with self.subTest(option=option):
                 port = free_port()
                 processes = [self.start(lambda rank, size, _, own=own: torchrun(own, 2, port), 1,

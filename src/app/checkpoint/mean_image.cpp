@@ -8,6 +8,8 @@
 #include "dkfac/core/error.h"
 #include "dkfac/core/tensor_view.h"
 
+#include "app/checkpoint/durable.h"
+
 namespace dkfac::app {
 
 namespace {
@@ -33,8 +35,10 @@ void write_mean_image(const std::filesystem::path& path, const data::FoundMeanIm
   const data::MeanImage& mean = found.image;
   const ConstTensorView view =
       view_of(mean.values.data(), {mean.height, mean.width, mean.channels});
-  (void)safetensors::write(path, {safetensors::item(kMeanImage, view)},
-                           {{"data", data}, {"pictures", std::to_string(found.pictures)}});
+  put_file(path, [&](const std::filesystem::path& temporary) {
+    (void)safetensors::write(temporary, {safetensors::item(kMeanImage, view)},
+                             {{"data", data}, {"pictures", std::to_string(found.pictures)}});
+  });
 }
 
 data::MeanImage read_mean_image(const std::filesystem::path& path) {

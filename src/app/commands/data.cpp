@@ -114,6 +114,9 @@ void pack(std::ostream& out, const DataCommand& command) {
 void write_mean(std::ostream& out, const DataCommand& command) {
   DKFAC_CHECK(!std::filesystem::exists(command.mean_to), "[data] '", command.mean_to.string(),
               "' exists; remove it, or choose another name");
+  const auto folder = std::filesystem::absolute(command.mean_to).parent_path();
+  DKFAC_CHECK(std::filesystem::is_directory(folder), "[data] the folder '", folder.string(),
+              "' does not exist; make it, or choose another place");
   const data::Dataset train = data::load_data(source_of(command.what)).train;
   const data::FoundMeanImage found = data::find_mean_image(train, command.size, command.workers);
   write_mean_image(command.mean_to, found, train.name);

@@ -78,8 +78,10 @@ class Run {
       if (plan_.if_exists == IfExists::resume) lock = claim_run(plan_.folder);
       if (plan_.resume) point_ = resume_point();
       folder_.emplace(plan_.folder, plan_.if_exists, std::move(lock));
-      // A checkpoint that does not fit the configuration must leave the run as it was.
-      if (plan_.if_exists != IfExists::resume) begin_folder();
+      // A checkpoint that does not fit the configuration must leave a run as it was, be it the
+      // resumed one or one to be replaced.
+      const bool is_run = std::filesystem::exists(folder_->path() / "config.toml");
+      if (!point_ || (plan_.if_exists != IfExists::resume && !is_run)) begin_folder();
       if (!plan_.quiet) progress_.emplace(terminal_, plan_.label, plan_.config.run.epochs);
     });
     const std::string own = folder_ ? folder_->path().string() : std::string();
@@ -132,10 +134,11 @@ class Run {
     TrainHooks hooks;
     hooks.stop_requested = stop_requested;
     if (trace_) hooks.on_activity = [this](const char* activity) { trace_->enter(activity); };
-    if (!folder_) return hooks;
     hooks.on_loaded = [this] {
-      if (!folder_->begun()) begin_folder();
+      loaded_ = true;
+      if (folder_ && !folder_->begun()) begin_folder();
     };
+    if (!folder_) return hooks;
     hooks.on_plan = [this](const std::string& table) {
       if (progress_) terminal_.out << table << std::flush;
     };
@@ -157,7 +160,7 @@ class Run {
 
   void finish() {
     if (folder_ && folder_->begun()) folder_->finish(state_.result);
-    if (!trace_ || where_.empty()) return;
+    if (!trace_ || where_.empty() || (plan_.resume && !loaded_)) return;
     trace_->enter(nullptr);
     std::filesystem::create_directories(where_);  // Other hosts may not see rank 0's folder.
     write_file(where_ / trace_file_name(comm_->rank(), comm_->size()), trace_->json());
@@ -193,6 +196,7 @@ class Run {
   std::filesystem::path where_;  ///< The run folder, once it is open.
   CheckpointPlan checkpoints_;
   std::optional<ResumePoint> point_;  ///< On rank 0.
+  bool loaded_ = false;               ///< Whether the resumed checkpoint has been loaded.
   std::optional<RunFolder> folder_;
   std::optional<Progress> progress_;
   std::optional<Trace> trace_;

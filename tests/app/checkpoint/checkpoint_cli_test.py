@@ -163,6 +163,14 @@ class Checkpoints(CheckpointFolder):
                         self.assertEqual((self.dir / "a" / name).read_bytes(), before[name], name)
         error = json.loads((self.dir / "a" / "rank-0.error.json").read_text())
         self.assertEqual(error["code"], 64)
+        # So does one that was to replace another run.
+        self.good(self.train("b", "--quiet", "--set", "checkpoint.every_epochs=1"))
+        before = {name: (self.dir / "b" / name).read_bytes() for name in names}
+        done = self.resume("a", "--out", "b", "--force", "--quiet", "--set", "run.epochs=3",
+                           "--set", "data.synthetic_classes=3")
+        self.assertEqual(done.returncode, 64, done.stderr)
+        for name in names:
+            self.assertEqual((self.dir / "b" / name).read_bytes(), before[name], name)
         self.good(self.resume("a", "--quiet", "--set", "run.epochs=3"))
         self.assertEqual(len(self.result("a")["epochs"]), 3)
         self.assertEqual(list((self.dir / "a").glob("*.error.json")), [])
