@@ -32,11 +32,7 @@ MILLI, MICRO, GIGA = 1e3, 1e-6, 1e9
 # `fused-quarter` and `fused-delayed` are its `kfac_quarter` and `kfac_delayed`.
 SEPARATE = Switches(residual_in_sums=True, gradients_together=True, weights_together=True,
                     finish_in_sums=True, place_bytes=1, precondition_batched=True,
-                    precondition_graph=True,
-                    # Recorded only while the scales of the operands repeat, which those of f16 rarely
-                    # do for all layers at once.
-                    statistics_graph=False,
-                    stagger_inverses=False)
+                    precondition_graph=True, statistics_graph=True, stagger_inverses=False)
 NOW = dataclasses.replace(SEPARATE, fused_moments=True, fused_backward=True)
 FUSED = dataclasses.replace(NOW, precondition_tf32=True)
 QUARTER = dataclasses.replace(FUSED, statistics_fraction=0.25)

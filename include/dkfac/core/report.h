@@ -23,7 +23,7 @@ struct DKFAC_API StepArgs {
 /// Host time of one step on this rank, in seconds by activity. Zero for activities that did not
 /// run.
 struct DKFAC_API StepSeconds {
-  double statistics = 0;  ///< A, G, BatchNorm Fisher, inside record_*.
+  double statistics = 0;  ///< A, G, BatchNorm Fisher, inside record_*; 0 in a replayed pass.
   double exchange = 0;    ///< Waiting for reductions and gathers, packing included.
   double inverse = 0;
   double update = 0;  ///< Averaging, preconditioning, momentum, rescaling.

@@ -101,8 +101,8 @@ struct CurvatureResult {
   }
 };
 
-/// How the passes of steps that record no statistics were launched on a device
-/// (nn::GraphedPasses), or preconditioning (kfac::LaunchCounts), over all parts of the run.
+/// How passes (nn::GraphedPasses) or preconditioning (kfac::LaunchCounts) were launched on a
+/// device, over all parts of the run.
 struct PassLaunches {
   std::int64_t eager = 0, recorded = 0, replayed = 0;
   std::int64_t refused = 0;  ///< Those that could not be recorded.

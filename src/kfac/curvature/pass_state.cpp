@@ -51,7 +51,7 @@ std::vector<std::int64_t> Curvature::state_words() {
     if (!due(id)) continue;
     words.push_back(word_of(slot_of(id)));
     // A number of the last step, by which the operand is multiplied.
-    const double largest = known_range(id);
+    const double largest = statistic(id).scaled ? known_range(id) : 0;
     words.push_back(word_of(largest > 0 ? operand_scale(DType::f16, largest) : 0));
   }
   for (int i = 0; i < layers(); ++i) words.push_back(scales_due(i) ? word_of(scale_slot_of(i)) : 0);

@@ -87,7 +87,7 @@ void Curvature::end_record(StatisticId id, std::int64_t samples, std::int64_t ro
   Statistic& s = statistic(id);
   s.samples += samples;
   s.rows += rows;
-  // Depends on the count alone, so that buckets are launched at the same call on every rank.
+  // Depends on the count alone, so that buckets are launched in the same order on every rank.
   if (++s.records == options_.statistics.micro_batches) reduction_of(s).mark_filled(s.slot);
 }
 
@@ -99,6 +99,7 @@ Operand Curvature::operand(StatisticId id, ConstTensorView data, std::int64_t te
   if (options_.statistics.sharing != WeightSharing::reduce &&
       !operand_form(ctx_.device(), data.dtype(), options_.dtype, exact).rounds)
     return exact;
+  statistic(id).scaled = true;
   double largest = known_range(id);
   // An upper bound; f16 has room for sums far below it. The host waits, but only while no range is
   // known.

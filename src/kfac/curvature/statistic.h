@@ -33,6 +33,7 @@ struct Statistic {
   int slot = -1;                       ///< Slot in the reduction of its kind.
   StatisticId partner = kNoStatistic;  ///< The other factor of the layer, from the same samples.
   bool has_range = false;              ///< An accepted step has measured the range of its operand.
+  bool scaled = false;                 ///< Its operand has been multiplied by a scale of the range.
   /// CUDA only, equal on all workers of the layer: the loaded inverse was in a form that only the
   /// host applies, so it is rebuilt in the next accepted step.
   bool foreign = false;

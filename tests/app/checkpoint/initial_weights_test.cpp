@@ -141,7 +141,7 @@ TEST(InitialWeights, RefuseValuesThatNoNetworkHas) {
       {"bn1.running_var", "F32", 0, ""},
       {"fc1.weight", "F64", 1e30, ""}};
   for (const Case& c : cases) {
-    SCOPED_TRACE(testing::Message() << c.name << ' ' << c.type << ' ' << c.value);
+    SCOPED_TRACE(::testing::Message() << c.name << ' ' << c.type << ' ' << c.value);
     Context ctx;
     const auto from = model_with("lenet-bn", 1), to = model_with("lenet-bn", 2);
     const std::int64_t steps = 0;

@@ -275,6 +275,23 @@ TEST(GraphedPassesOfKfac, FollowTheRangesOfOperands) {
   EXPECT_EQ(graphed.counts.refused, 0) << graphed.counts.reason;
 }
 
+/// Activations that are in f16 already are not multiplied by a scale.
+TEST(GraphedPassesOfKfac, DoNotDependOnTheRangesOfOperandsInTheirOwnType) {
+  Recipe recipe = small_kfac();
+  recipe.steps = 8;
+  recipe.lr = 1e-6;
+  recipe.model.compute = DType::f16;
+  recipe.change = [](kfac::CurvatureOptions& o) { o.statistics.operand = DType::f16; };
+  const auto between = [](ModelTraining& training, int step) {
+    training.load(0);
+    ops::axpby(training.ctx(), 0, training.images(), step < 4 ? 1 : 4, training.images());
+  };
+  const Course graphed = course(recipe, true, 1, between);
+  expect_same(graphed, course(recipe, false, 1, between));
+  EXPECT_EQ(graphed.counts.recorded, 1);
+  EXPECT_GE(graphed.counts.replayed, 5);
+}
+
 /// The range of a first step that is rejected is unknown in the second one, for which the host
 /// waits. That cannot be recorded, and what the attempt has counted is forgotten.
 TEST(GraphedPassesOfKfac, RunAsTheyAreWhereTheHostHasToWait) {

@@ -1,8 +1,8 @@
 #include <fstream>
 #include <map>
+#include <memory>
 #include <sstream>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -104,37 +104,29 @@ std::string counted_sgd(const std::string& form, FusionUse fusions) {
   return text;
 }
 
-/// Trains with K-FAC for four steps: steps 1, 3 and 5 refresh statistics, and 1 and every
-/// `inverses_every`-th of them inverses. Passes are recorded in step 4; those with statistics would
-/// be when the scales of their f16 operands repeat. Preconditioning runs call by call in the step
-/// after a change of the damping, 3 and 5, and is recorded in the next, 4. The log has what runs
-/// and what is recorded. Returns it for step 4.
-std::string first_steps_of_kfac(ModelTraining& training) {
-  EXPECT_TRUE(training.step(0).updated);
-  EXPECT_TRUE(training.step(1).updated);
-  training.set_curvature({.damping = 0.4});
-  EXPECT_TRUE(training.step(2).updated);
-  const std::string alone = counted_step("kfac", training, 3);
-  training.set_curvature({.damping = 0.5});
-  return alone;
-}
-
-std::string counted_kfac() {
+/// K-FAC after two steps: steps 1, 3 and 5 refresh statistics, and 1 and every `inverses_every`-th
+/// of them inverses. Passes with statistics are recorded in step 3, others in step 4.
+/// Preconditioning runs call by call in step 3, as the damping has changed, and is recorded in
+/// step 4. The log has what runs and what is recorded.
+std::unique_ptr<ModelTraining> kfac_before_third_step(int inverses_every) {
   Recipe recipe = small_resnet50(FusionUse::on);
   recipe.method = Method::kfac;
   recipe.statistics_every = 2;
+  recipe.inverses_every = inverses_every;
   recipe.change = [](kfac::CurvatureOptions& o) { o.statistics.operand = DType::f16; };
-  std::string text;
-  for (const auto& [form, inverses_every] :
-       {std::pair{"kfac statistics", 3}, {"kfac inverses", 2}}) {
-    recipe.inverses_every = inverses_every;
-    ModelTraining training(recipe, Device::cuda());
-    const std::string alone = first_steps_of_kfac(training);
-    if (text.empty()) text = alone;
-    text += counted_step(form, training, 4);
-    EXPECT_EQ(training.passes().counts().recorded, 1);
-  }
-  return text;
+  auto training = std::make_unique<ModelTraining>(recipe, Device::cuda());
+  EXPECT_TRUE(training->step(0).updated);
+  EXPECT_TRUE(training->step(1).updated);
+  training->set_curvature({.damping = 0.4});
+  return training;
+}
+
+std::string counted_kfac() {
+  const auto training = kfac_before_third_step(2);
+  const std::string statistics = counted_step("kfac statistics", *training, 2);
+  const std::string alone = counted_step("kfac", *training, 3);
+  EXPECT_EQ(training->passes().counts().recorded, 2);
+  return alone + statistics + counted_step("kfac inverses", *kfac_before_third_step(1), 2);
 }
 
 /// Counts the factor of a layer that is too wide for the network above: panels of the triangle.
