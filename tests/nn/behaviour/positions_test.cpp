@@ -77,8 +77,8 @@ PositionStep position_step(kfac::WeightSharing sharing, bool low_rank) {
   optimizer->prepare();
   FirstLayer first(ctx, attachment);
   model->set_observer(&first);
-  model->forward(ctx, random_tensor(ctx, Shape{kSequences, kTokens, kTokenWidth}, DType::f64, 1),
-                 Mode::train);
+  const Tensor x = random_tensor(ctx, Shape{kSequences, kTokens, kTokenWidth}, DType::f64, 1);
+  model->forward(ctx, x, Mode::train);  // The backward pass reads x.
   model->backward(ctx, random_tensor(ctx, Shape{kSequences, kTokenOut}, DType::f64, 2));
   EXPECT_TRUE(optimizer->step({.lr = kTokenRate, .flags = {}}, Stream::cpu()).updated);
 
