@@ -109,6 +109,9 @@ void GraphedPasses::run(Context& ctx, const PassInput& input) {
       counts_.reason = error.what();
       resume(*before);
       return eager();
+    } catch (...) {
+      resume(*before);
+      throw;
     }
     ++counts_.recorded;
   }

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <string>
 
 #include "dkfac/core/export.h"
 #include "dkfac/core/step_flags.h"
@@ -33,6 +34,14 @@ struct DKFAC_API StepSeconds {
   double average = 0;       ///< Part of `update`: updating the running averages of statistics.
   double precondition = 0;  ///< Part of `update`: applying inverses to gradients.
   double gather = 0;        ///< Part of `exchange`: gathering weights or directions (K-FAC).
+};
+
+/// How work that is equal in many steps was launched on a device so far: call by call, or recorded
+/// as a CUDA graph, which is one launch.
+struct DKFAC_API LaunchCounts {
+  std::int64_t eager = 0, recorded = 0, replayed = 0;
+  std::int64_t refused = 0;  ///< Recordings that failed; the work ran call by call then.
+  std::string reason;        ///< Of the last of them.
 };
 
 /// Report of one step() of any optimizer.

@@ -35,14 +35,6 @@ struct DKFAC_API StatisticReport {
   double drift = -1;
 };
 
-/// How work that is equal in many steps was launched on a device so far: call by call, or recorded
-/// as a CUDA graph, which is one launch.
-struct DKFAC_API LaunchCounts {
-  std::int64_t eager = 0, recorded = 0, replayed = 0;
-  std::int64_t refused = 0;  ///< Recordings that failed; the work ran call by call then.
-  std::string reason;        ///< Of the last of them.
-};
-
 /// What one step() did, curvature included. Fields are of `step` unless they name another one.
 /// Where agreement.may_update() is true and `updated` false, no layer has an inverse.
 struct DKFAC_API StepReport : UpdateReport {

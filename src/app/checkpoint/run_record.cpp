@@ -112,10 +112,10 @@ CurvatureResult curvature_result(const ordered_json& json) {
 }
 
 /// Null on the host; not there in files of older versions.
-std::optional<PassLaunches> pass_launches(const ordered_json& json, const char* key) {
+std::optional<LaunchCounts> pass_launches(const ordered_json& json, const char* key) {
   const auto at = json.find(key);
   if (at == json.end() || at->is_null()) return std::nullopt;
-  return PassLaunches{count(*at, "eager"), count(*at, "recorded"), count(*at, "replayed"),
+  return LaunchCounts{count(*at, "eager"), count(*at, "recorded"), count(*at, "replayed"),
                       count(*at, "refused"), at->at("reason").get<std::string>()};
 }
 

@@ -73,7 +73,7 @@ ordered_json object(const CurvatureResult& c) {
           {"intervals", std::move(intervals)}};
 }
 
-ordered_json object(const std::optional<PassLaunches>& launches) {
+ordered_json object(const std::optional<LaunchCounts>& launches) {
   if (!launches) return nullptr;
   return {{"eager", launches->eager},
           {"recorded", launches->recorded},

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "dkfac/core/report.h"
+
 namespace dkfac::app {
 
 /// Cost of loading photographs in one training epoch, over all ranks. If the run was resumed within
@@ -101,14 +103,6 @@ struct CurvatureResult {
   }
 };
 
-/// How passes (nn::GraphedPasses) or preconditioning (kfac::LaunchCounts) were launched on a
-/// device, over all parts of the run.
-struct PassLaunches {
-  std::int64_t eager = 0, recorded = 0, replayed = 0;
-  std::int64_t refused = 0;  ///< Those that could not be recorded.
-  std::string reason;        ///< Reason of the last refusal.
-};
-
 /// Fusion of convolutions with their BatchNorm, as of the last training step.
 struct SharedWork {
   std::int64_t pairs = 0;  ///< Pairs that could be fused.
@@ -144,8 +138,9 @@ struct RunResult {
   /// time, or on a device the time of the network's stream, where exchange and inverse are part of
   /// update.
   std::map<std::string, double> activity_seconds;
-  std::optional<PassLaunches> launches;                  ///< Set if graphs were requested.
-  std::optional<PassLaunches> preconditioning_launches;  ///< Set with K-FAC then.
+  /// Of passes and of preconditioning, over all parts of the run. Set if graphs were requested, the
+  /// second with K-FAC alone.
+  std::optional<LaunchCounts> launches, preconditioning_launches;
   /// Set if model.fused_moments or model.fused_backward is on, or measured on a device.
   std::optional<SharedWork> fused_moments, fused_backward;
   CurvatureResult curvature;

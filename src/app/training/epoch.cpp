@@ -18,8 +18,7 @@ void count_time(TrainState& s, Stopwatch& clock) {
   s.result.train_seconds += passed;
 }
 
-template <class Counts>
-PassLaunches sum_of(const PassLaunches& before, const Counts& now) {
+LaunchCounts sum_of(const LaunchCounts& before, const LaunchCounts& now) {
   return {before.eager + now.eager, before.recorded + now.recorded, before.replayed + now.replayed,
           before.refused + now.refused, now.reason.empty() ? before.reason : now.reason};
 }
@@ -27,7 +26,7 @@ PassLaunches sum_of(const PassLaunches& before, const Counts& now) {
 void count_launches(TrainState& s) {
   if (!s.graphed) return;
   s.result.launches = sum_of(s.launches_before, s.graphed->counts());
-  const kfac::LaunchCounts& now = s.report.preconditioning;
+  const LaunchCounts& now = s.report.preconditioning;
   if (now.eager + now.replayed > 0)
     s.result.preconditioning_launches = sum_of(s.preconditioning_before, now);
 }

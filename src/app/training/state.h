@@ -87,7 +87,7 @@ struct TrainState {
   std::optional<TimedObserver> timed = {};
   std::optional<nn::GraphedPasses> graphed = {};  ///< Set on a device, unless switched off.
   /// Of the parts of the run before a restart.
-  PassLaunches launches_before = {}, preconditioning_before = {};
+  LaunchCounts launches_before = {}, preconditioning_before = {};
   nn::Regularizer regularizer = {};
   std::optional<nn::Ema> ema = {};                   ///< Set when configured.
   std::vector<std::string> layers = {};              ///< Names by LayerId.

@@ -2,10 +2,10 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "dkfac/core/context.h"
+#include "dkfac/core/report.h"
 #include "dkfac/nn/model.h"
 
 #include "core/shared/captured.h"
@@ -53,12 +53,6 @@ class GraphedPasses {
     /// one part for the whole pass, the fewest launches.
     std::size_t part_bytes = 0;
   };
-  /// Counts of passes so far.
-  struct Counts {
-    std::int64_t eager = 0, recorded = 0, replayed = 0;
-    std::int64_t refused = 0;  ///< Passes that could not be recorded.
-    std::string reason;        ///< Reason of the last of them.
-  };
 
   /// Borrows the model and its observer (null: none), which must be the one that is set.
   GraphedPasses(Model& model, LayerObserver* observer, Options options);
@@ -69,7 +63,7 @@ class GraphedPasses {
   /// the errors of the pass.
   void run(Context& ctx, const PassInput& input);
 
-  [[nodiscard]] const Counts& counts() const { return counts_; }
+  [[nodiscard]] const LaunchCounts& counts() const { return counts_; }  ///< Of passes.
   void forget();  ///< Discards all recordings and their memory.
 
  private:
@@ -122,7 +116,7 @@ class GraphedPasses {
   Tensor grad_;  ///< Gradient of the logits.
   std::vector<Entry> entries_;
   std::int64_t clock_ = 0;
-  Counts counts_;
+  LaunchCounts counts_;
 };
 
 }  // namespace dkfac::nn

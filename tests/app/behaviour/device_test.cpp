@@ -162,7 +162,7 @@ TEST(RunsOnDevice, CountLaunchesOverARestart) {
                               .resume = folder.path() / "a" / "step-000004"};
   const tiny::Outcome rest = run_on("cuda", "sgd", {}, 1, second);
   const auto passes = [](const tiny::Outcome& run) {
-    const PassLaunches& n = run.result.launches.value();
+    const LaunchCounts& n = run.result.launches.value();
     return n.eager + n.replayed;
   };
   EXPECT_EQ(passes(begun), 4);

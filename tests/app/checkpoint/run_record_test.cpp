@@ -17,8 +17,8 @@ RunResult two_epochs() {
   RunResult result;
   result.status = "ok";
   result.steps = 20;
-  result.launches = PassLaunches{};
-  result.preconditioning_launches = PassLaunches{.eager = 3, .reason = "none"};
+  result.launches = LaunchCounts{};
+  result.preconditioning_launches = LaunchCounts{.eager = 3, .reason = "none"};
   result.curvature.a_all = 1;
   result.curvature.intervals.push_back({.step = 1});
   for (const std::int64_t epoch : {1, 2}) {

@@ -124,7 +124,7 @@ TEST(KfacWholeStepOnDevice, ReplaysItsPreconditioningWithTheSameBits) {
   optim::KfacOptions options = base<double>();
   options.curvature.kl_clip = 1e-4;
   options.rescale = Rescale::always;
-  const auto train_with = [&](bool graphs, kfac::LaunchCounts& launches) {
+  const auto train_with = [&](bool graphs, LaunchCounts& launches) {
     const MakeOn make = [&](std::shared_ptr<comm::Communicator> comm, Device device) {
       return optim::make_kfac(std::move(comm), options, device, {.graphs = graphs});
     };
@@ -132,7 +132,7 @@ TEST(KfacWholeStepOnDevice, ReplaysItsPreconditioningWithTheSameBits) {
     for (int step = 0; step < 8; ++step) launches = training.step(step, step == 5).preconditioning;
     return training.net().parameters();
   };
-  kfac::LaunchCounts recorded, plain;
+  LaunchCounts recorded, plain;
   EXPECT_EQ(train_with(true, recorded), train_with(false, plain));
   EXPECT_EQ(recorded.recorded, 1) << recorded.reason;
   EXPECT_EQ(recorded.eager + recorded.replayed, 7);

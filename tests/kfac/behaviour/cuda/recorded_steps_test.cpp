@@ -47,7 +47,7 @@ struct RecordedCourse {
 
 struct RecordedRun {
   std::vector<std::vector<double>> directions;  ///< Of each step.
-  std::vector<kfac::LaunchCounts> launches;
+  std::vector<LaunchCounts> launches;
   std::vector<std::int64_t> calls;  ///< Kernels and products in each step(), of this process.
 };
 
@@ -207,7 +207,7 @@ TEST_P(RecordedPreconditioning, GivesTheBitsOfStepsThatAreNotRecorded) {
   const RecordedRun recorded = run_course({.options = options}, ranks);
   const RecordedRun plain = run_course({.options = options, .graphs = false}, ranks);
   EXPECT_EQ(recorded.directions, plain.directions);
-  const kfac::LaunchCounts& now = recorded.launches.back();
+  const LaunchCounts& now = recorded.launches.back();
   EXPECT_GE(now.replayed, 4) << now.reason;
   EXPECT_EQ(now.eager + now.replayed, kCourseSteps);
   EXPECT_EQ(plain.launches.back().replayed, 0);
@@ -286,7 +286,7 @@ TEST(RecordedPreconditioningOnce, RunsCallByCallWhereARecordingFails) {
     const RecordedRun bad = run_course(course);
     fail_product(0);
     EXPECT_EQ(bad.directions, good.directions);
-    const kfac::LaunchCounts& launches = bad.launches.back();
+    const LaunchCounts& launches = bad.launches.back();
     EXPECT_EQ(launches.refused, faults);
     EXPECT_NE(launches.reason.find("cublas"), std::string::npos) << launches.reason;
     // After three it is not tried again.

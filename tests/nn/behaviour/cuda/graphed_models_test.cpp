@@ -15,7 +15,7 @@ namespace {
 struct Outcome {
   std::vector<std::vector<double>> sums;
   std::vector<double> weights, buffers;
-  nn::GraphedPasses::Counts counts;
+  LaunchCounts counts;
 };
 
 Outcome run(Recipe recipe, bool record, Device device = Device::cuda()) {

@@ -25,7 +25,7 @@ struct StepOutcome {
 };
 struct Course {
   std::vector<StepOutcome> steps;
-  nn::GraphedPasses::Counts counts;
+  LaunchCounts counts;
 };
 using Between = std::function<void(ModelTraining&, int)>;
 
