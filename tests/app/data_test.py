@@ -72,6 +72,15 @@ class Verify(unittest.TestCase):
         self.assertNotEqual(after[0], prints[0])
         self.assertEqual(after[1], prints[1])
 
+    def test_a_mean_image_has_the_size_of_its_images(self):
+        def mean(*more):
+            return subprocess.run([DKFAC, "data", "mean", self.folder, self.dir / "mean.safetensors", *more],
+                                  capture_output=True, text=True, timeout=60)
+        self.expect_error(mean("--size", "16"), 64, "--size is of photographs, and cifar-10")
+        done = mean()
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("mean of 10 pictures of cifar-10 train, 32x32x3", done.stdout)
+
     def test_a_truncated_file(self):
         file = self.folder / "data_batch_5.bin"
         file.write_bytes(file.read_bytes()[:-1])

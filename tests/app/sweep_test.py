@@ -121,6 +121,13 @@ class Sweep(Sweeping):
         self.assertEqual(self.sweep("--retry").returncode, 0)
         self.assertNotEqual(log, (self.dir / "s" / "logs" / "run-001.log").read_text())
 
+    def test_failures_alone_are_a_failure(self):
+        self.spec('[set]\n"train.max_skipped_steps" = 1\n"lr.schedule" = "constant"\n'
+                  '[grid]\n"lr.lr" = [1e30, 1e29]\n')
+        self.expect_error(self.sweep(), 80, "every run failed", "--retry")
+        self.assertEqual([run["status"] for run in self.state()["runs"]], ["failed", "failed"])
+        self.expect_error(self.sweep(), 80, "every run failed")  # Nothing is left to be done.
+
     def test_keys_that_do_not_count_are_left_out(self):
         self.write("lars.toml", SYNTHETIC.format(model="mlp", optimizer="lars"))
         self.write("spec.toml", '[sweep]\nconfig = ["base.toml", "lars.toml"]\n[grid]\n'

@@ -277,7 +277,7 @@ void add_data(CLI::App& app, DataCommand& command) {
   mean->add_option("--size", command.size,
                    "of photographs: side of the squares to which each is resized as a whole")
       ->check(whole(1, 4096))
-      ->capture_default_str();
+      ->default_str("256");
   add_workers(mean);
 }
 

@@ -118,7 +118,10 @@ void write_mean(std::ostream& out, const DataCommand& command) {
   DKFAC_CHECK(std::filesystem::is_directory(folder), "[data] the folder '", folder.string(),
               "' does not exist; make it, or choose another place");
   const data::Dataset train = data::load_data(source_of(command.what)).train;
-  const data::FoundMeanImage found = data::find_mean_image(train, command.size, command.workers);
+  DKFAC_CHECK(!command.size || train.photos != nullptr, "[data] --size is of photographs, and ",
+              train.name, " has images of ", train.height, "x", train.width, "; leave it out");
+  const data::FoundMeanImage found =
+      data::find_mean_image(train, command.size.value_or(256), command.workers);
   write_mean_image(command.mean_to, found, train.name);
   out << fmt::format("{}: mean of {} pictures of {}, {}x{}x{}, {} bad ones left out\n",
                      command.mean_to.string(), found.pictures, train.name, found.image.height,

@@ -86,7 +86,7 @@ struct DataCommand {
   std::string what;                 ///< Name of a data set, or its folder.
   std::filesystem::path to{};       ///< If set: pack train/ and val/ of `what` into folders there.
   std::filesystem::path mean_to{};  ///< If set: write the mean image of the training set there.
-  std::int64_t size = 256;          ///< Side of the mean image of photographs.
+  std::optional<std::int64_t> size{};  ///< Side of the mean image of photographs; unset: 256.
   std::int64_t shorter = 256;
   bool square = false;
   int workers = 0;

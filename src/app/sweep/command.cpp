@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <charconv>
+#include <string_view>
 
 #include <fmt/core.h>
 
@@ -55,7 +57,8 @@ not count for a point, as damping for SGD or by [when], is left out of it (a key
 
 The folder holds a run folder and a log for each run, sweep.json (plan, scores, ranking, error of
 each run that failed), sweep.md, sweep.svg and best.toml. Ctrl-C stops the runs with a checkpoint
-each; the same command goes on from there. A run that fails does not end the sweep.)";
+each; the same command goes on from there. A run that fails does not end the sweep; if all of them
+fail, it exits with the code of the first.)";
 
 namespace {
 
@@ -103,6 +106,27 @@ void write_results(const SweepState& state, const fs::path& folder) {
   write_file(folder / "best.toml", to_toml(config));
 }
 
+/// The exit code in the error line of a failed run; `internal` where it left no such line.
+ExitCode code_in(const std::string& error) {
+  constexpr std::string_view kCode = " code=";
+  int code = static_cast<int>(ExitCode::internal);
+  if (const std::size_t at = error.find(kCode); at != std::string::npos)
+    std::from_chars(error.data() + at + kCode.size(), error.data() + error.size(), code);
+  return static_cast<ExitCode>(code);
+}
+
+void require_a_result(const SweepState& state, const fs::path& folder) {
+  if (std::ranges::any_of(state.runs, [](const SweepRun& run) { return run.status != "failed"; }))
+    return;
+  throw RunError({0,
+                  {0, "sweep"},
+                  code_in(state.runs.front().error),
+                  fmt::format("[sweep] every run failed, the first with: {}; their output is in "
+                              "'{}', and --retry repeats them",
+                              state.runs.front().error, (folder / "logs").string())},
+                 RunError::Scope::this_rank);
+}
+
 void sweep(const SweepCommand& command, SweepState& state, const Terminal& terminal) {
   const fs::path folder = command.out.empty() ? fs::path("out") / state.spec.name : command.out;
   const bool known = fs::exists(folder / kSweepFile);
@@ -125,6 +149,7 @@ void sweep(const SweepCommand& command, SweepState& state, const Terminal& termi
   terminal.out << terminal_text(table_of(state)) << "\n"
                << summary_of(state) << "table: " << (folder / "sweep.md").string()
                << ", picture: " << (folder / "sweep.svg").string() << std::endl;
+  require_a_result(state, folder);
 }
 
 }  // namespace
