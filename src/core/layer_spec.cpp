@@ -113,10 +113,8 @@ ops::PatchSpec patch_spec(const Conv2dSpec& s, std::int64_t n, std::int64_t h, s
 
 bool has_factors(const LayerSpec& spec) {
   return std::holds_alternative<LinearSpec>(spec) || std::holds_alternative<Conv2dSpec>(spec) ||
-         has_diagonal_a(spec);
+         std::holds_alternative<EmbeddingSpec>(spec);
 }
-
-bool has_diagonal_a(const LayerSpec& spec) { return std::holds_alternative<EmbeddingSpec>(spec); }
 
 int factor_groups(const LayerSpec& spec) {
   const auto* conv = std::get_if<Conv2dSpec>(&spec);
@@ -158,6 +156,10 @@ Shape weight_shape(const LayerSpec& spec) {
   const std::int64_t in = s->in / s->groups;
   return s->layout == Layout::nhwc ? Shape{s->out, s->window.kernel_h, s->window.kernel_w, in}
                                    : Shape{s->out, in, s->window.kernel_h, s->window.kernel_w};
+}
+
+std::int64_t output_rows(const LayerSpec& spec) {
+  return std::holds_alternative<EmbeddingSpec>(spec) ? 0 : g_dim(spec) * factor_groups(spec);
 }
 
 std::int64_t bias_numel(const LayerSpec& spec) {

@@ -4,7 +4,6 @@
 
 #include "dkfac/core/error.h"
 #include "dkfac/core/ops.h"
-#include "dkfac/nn/layers.h"
 
 #include "nn/batch_shape.h"
 #include "nn/models/models.h"
@@ -42,35 +41,23 @@ Counts counts_of(const Layer& layer) {
 
 /// positions: per sample; max_samples: of a step over all ranks, or 0.
 LayerSpec spec_of(const Layer& layer, std::int64_t positions, std::int64_t max_samples) {
+  LayerSpec spec = layer.spec();
+  if (std::holds_alternative<NormSpec>(spec)) return spec;
   const Counts counts = counts_of(layer);
-  const bool has_weight = counts.weight > 0;
-  const std::int64_t sample_rows = std::max<std::int64_t>(1, positions);
-  const std::int64_t max_rows = max_samples * sample_rows;
-  if (const auto* norm = dynamic_cast<const NormalizingLayer*>(&layer)) {
-    return NormSpec{.channels = norm->channels(),
-                    .scale = has_weight,
-                    .over = norm->normalizes_rows() ? NormOver::channels : NormOver::batch};
-  }
   // Kronecker factors need a weight; a bias alone gets the first-order update.
-  if (!has_weight) return PlainSpec{.bias = counts.bias, .reason = "no trained weight"};
-  if (const auto* linear = dynamic_cast<const Linear*>(&layer)) {
-    return LinearSpec{linear->in(), linear->out(), linear->has_bias(), max_rows, sample_rows};
-  }
-  if (const auto* table = dynamic_cast<const Embedding*>(&layer))
-    return EmbeddingSpec{table->vocabulary(), table->width()};
-  if (const auto* conv = dynamic_cast<const Conv2d*>(&layer)) {
-    const ConvOptions& o = conv->options();
-    return Conv2dSpec{.in = conv->in(),
-                      .out = conv->out(),
-                      .window = o.window,
-                      .bias = o.bias,
-                      .layout = Layout::nhwc,
-                      .same = o.same,
-                      .groups = static_cast<int>(o.groups),
-                      .max_rows = max_rows,
-                      .sample_rows = sample_rows};
-  }
-  return PlainSpec{.weight = counts.weight, .bias = counts.bias};
+  if (counts.weight == 0) return PlainSpec{.bias = counts.bias, .reason = "no trained weight"};
+  std::visit(
+      [&](auto& s) {
+        if constexpr (requires { s.max_rows; }) {
+          s.sample_rows = std::max<std::int64_t>(1, positions);
+          s.max_rows = max_samples * s.sample_rows;
+        } else if constexpr (requires { s.reason; }) {
+          s.weight = counts.weight;
+          s.bias = counts.bias;
+        }
+      },
+      spec);
+  return spec;
 }
 
 /// Output positions per sample of each layer of `root`.

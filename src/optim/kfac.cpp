@@ -226,10 +226,8 @@ void Kfac::add_layer_parts(int index, std::vector<UpdatedPart>& parts) {
     if (weights_->needed()) part.block = weights_->block(index).slice(0, offset, part.numel());
     offset += part.numel();
   }
-  // Frozen weights are not rescaled, nor are embedding tables, in which a row is an output.
-  if (layer.weight > 0 && has_factors(layer.spec) && !has_diagonal_a(layer.spec) &&
-      layer.params.weight_lr > 0)
-    parts[first].d_out = g_dim(layer.spec) * factor_groups(layer.spec);
+  // Frozen weights are not rescaled.
+  if (layer.weight > 0 && layer.params.weight_lr > 0) parts[first].d_out = output_rows(layer.spec);
 }
 
 double Kfac::momentum_of(const StepArgs& args) const {

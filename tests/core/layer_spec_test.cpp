@@ -26,20 +26,20 @@ TEST(LayerSpec, CountsFactorsAndParameters) {
   struct Case {
     LayerSpec spec;
     bool factors;
-    std::int64_t a, g, weight, bias;
+    std::int64_t a, g, weight, bias, rows;
   };
   Conv2dSpec no_bias = conv();
   no_bias.bias = false;
   no_bias.window.kernel_w = 5;
   const std::vector<Case> cases = {
-      {LinearSpec{784, 512, true}, true, 785, 512, 784 * 512, 512},
-      {LinearSpec{784, 512, false}, true, 784, 512, 784 * 512, 0},
-      {conv(), true, 145, 32, 32 * 144, 32},
-      {no_bias, true, 240, 32, 32 * 240, 0},
-      {NormSpec{.channels = 64}, false, 0, 0, 64, 64},
-      {NormSpec{.channels = 64, .scale = false}, false, 0, 0, 0, 64},
-      {EmbeddingSpec{.vocabulary = 50, .width = 8}, true, 50, 8, 400, 0},
-      {PlainSpec{.weight = 7, .bias = 3}, false, 0, 0, 7, 3},
+      {LinearSpec{784, 512, true}, true, 785, 512, 784 * 512, 512, 512},
+      {LinearSpec{784, 512, false}, true, 784, 512, 784 * 512, 0, 512},
+      {conv(), true, 145, 32, 32 * 144, 32, 32},
+      {no_bias, true, 240, 32, 32 * 240, 0, 32},
+      {NormSpec{.channels = 64}, false, 0, 0, 64, 64, 0},
+      {NormSpec{.channels = 64, .scale = false}, false, 0, 0, 0, 64, 0},
+      {EmbeddingSpec{.vocabulary = 50, .width = 8}, true, 50, 8, 400, 0, 0},
+      {PlainSpec{.weight = 7, .bias = 3}, false, 0, 0, 7, 3, 0},
   };
   for (const Case& c : cases) {
     SCOPED_TRACE(describe(c.spec));
@@ -48,6 +48,7 @@ TEST(LayerSpec, CountsFactorsAndParameters) {
     EXPECT_EQ(g_dim(c.spec), c.g);
     EXPECT_EQ(weight_numel(c.spec), c.weight);
     EXPECT_EQ(bias_numel(c.spec), c.bias);
+    EXPECT_EQ(output_rows(c.spec), c.rows);
     EXPECT_NO_THROW(validate(c.spec, "layer"));
   }
 }

@@ -62,8 +62,9 @@ struct DKFAC_API NormSpec {
   NormOver over = NormOver::batch;
 };
 
-/// Embedding: looks up rows of W[vocabulary,width] by index. It is a Linear without bias on one-hot
-/// inputs, with W transposed. Its A, their second moment, is diagonal: the frequency of each index.
+/// Embedding: looks up rows of W[vocabulary,width] by index x[n,...], contiguous i32 in [0,
+/// vocabulary). It is a Linear without bias on one-hot inputs, with W transposed. Its A, their
+/// second moment, is diagonal: the frequency of each index.
 struct DKFAC_API EmbeddingSpec {
   std::int64_t vocabulary = 0, width = 0;
 };
@@ -79,8 +80,7 @@ using LayerSpec = std::variant<LinearSpec, Conv2dSpec, NormSpec, EmbeddingSpec, 
 
 enum class LayerId : int {};
 
-[[nodiscard]] DKFAC_API bool has_factors(const LayerSpec& spec);     ///< Linear, Conv2d, Embedding.
-[[nodiscard]] DKFAC_API bool has_diagonal_a(const LayerSpec& spec);  ///< Embedding.
+[[nodiscard]] DKFAC_API bool has_factors(const LayerSpec& spec);  ///< Linear, Conv2d, Embedding.
 /// Number of factor pairs: the groups of a Conv2d, otherwise 1.
 [[nodiscard]] DKFAC_API int factor_groups(const LayerSpec& spec);
 /// Width of A of one group: in/groups*kh*kw, + 1 for a bias; the vocabulary of an Embedding.
@@ -91,6 +91,9 @@ enum class LayerId : int {};
 /// Shape of W as given at the structs above: [channels] for a normalisation, [weight] for a
 /// PlainSpec, [0] without a weight.
 [[nodiscard]] DKFAC_API Shape weight_shape(const LayerSpec& spec);
+/// Number of rows of W where each makes one output: of Linear and Conv2d. 0 for others, also for an
+/// Embedding, whose rows are the outputs.
+[[nodiscard]] DKFAC_API std::int64_t output_rows(const LayerSpec& spec);
 [[nodiscard]] DKFAC_API std::int64_t bias_numel(const LayerSpec& spec);  ///< 0 without a bias.
 /// One-line description, e.g. "conv 16->32 3x3/2 p1 nhwc bias".
 [[nodiscard]] DKFAC_API std::string describe(const LayerSpec& spec);

@@ -57,15 +57,14 @@ struct DKFAC_API OperandStats {
 /// The host is never blocked. A device reads 16-bit operands directly. So no pass over the data
 /// (unless stats.max_abs is given) and no scale is needed where the data already has operand.type,
 /// or has 16 bits while operand.type is f32 or f64.
+///
+/// The A of an Embedding is diagonal: a[vocabulary] = beta*a + (number of times an index occurs)/(N
+/// P), P the product of all dimensions of input[n,...] but the first: contiguous i32 indices, which
+/// are counted, so operand, stats and sharing are not used. An index outside [0, vocabulary) throws
+/// InvalidArgument on the host and sets a[0] to NaN on a device.
 DKFAC_API void compute_a(Context& ctx, const LayerSpec& spec, ConstTensorView input,
                          double global_batch, Operand operand, OperandStats stats, double beta,
                          TensorView a, WeightSharing sharing = WeightSharing::expand);
-/// Computes the A of an Embedding, which is diagonal: a[vocabulary] = beta*a + (number of times an
-/// index occurs)/(N P), P the product of all dimensions of indices[n,...] but the first. Indices
-/// are i32, contiguous. An index outside [0, vocabulary) throws InvalidArgument on the host and
-/// sets a[0] to NaN on a device. beta = 0 does not read `a`.
-DKFAC_API void compute_a_diagonal(Context& ctx, const EmbeddingSpec& spec, ConstTensorView indices,
-                                  double global_batch, double beta, TensorView a);
 /// Computes the lower triangle of g[out,out] = beta*g + (sample_scale^2/N) sum dy dy' over samples
 /// and positions, or of g[groups,out,out], out = g_dim(spec). With WeightSharing::reduce, dy is
 /// first summed over the positions of its sample. grad_output: [n,out], [n,...,out], or the layer's
@@ -78,8 +77,8 @@ DKFAC_API void compute_g(Context& ctx, const LayerSpec& spec, ConstTensorView gr
 
 /// Writes rows x with x'x = this rank's part of A, as compute_a() forms it (scale, bias, rounding),
 /// to the first rows of x[capacity, a_dim]. Returns their number: one per sample and position, or
-/// one per sample with WeightSharing::reduce. Layers of one group only; throws when x has too few
-/// rows.
+/// one per sample with WeightSharing::reduce. Layers of one group only, and no Embedding; throws
+/// when x has too few rows.
 [[nodiscard]] DKFAC_API std::int64_t a_rows(Context& ctx, const LayerSpec& spec,
                                             ConstTensorView input, double global_batch,
                                             Operand operand, OperandStats stats, TensorView x,
@@ -107,6 +106,11 @@ DKFAC_API void compute_ekfac_scales(Context& ctx, const LayerSpec& spec, ConstTe
                                     double sample_scale, double beta, TensorView scales,
                                     WeightSharing sharing = WeightSharing::expand);
 
+/// Number of elements of the statistics of A and G as they are exchanged: the packed triangles of
+/// all groups, and the diagonal of an Embedding's A. 0 for layers without factors. Rows
+/// (StatisticsOptions::low_rank) are fewer or more.
+[[nodiscard]] DKFAC_API std::int64_t a_size(const LayerSpec& spec);
+[[nodiscard]] DKFAC_API std::int64_t g_size(const LayerSpec& spec);
 /// Number of rows of a normalisation's statistic.
 /// - diagonal: 2 rows of `channels` elements (gamma gamma, beta beta);
 /// - unit_wise: 3 (gamma gamma, gamma beta, beta beta);

@@ -20,6 +20,7 @@ class Linear final : public Layer {
   Linear(std::int64_t in, std::int64_t out, bool bias = true);
   ~Linear() override;
   [[nodiscard]] std::string describe() const override;
+  [[nodiscard]] LayerSpec spec() const override { return LinearSpec{in_, out_, bias_}; }
   [[nodiscard]] Shape output_shape(const Shape& input) const override;
   ConstTensorView forward(Context& ctx, ConstTensorView x, Mode mode) override;
   ConstTensorView backward(Context& ctx, ConstTensorView grad_output, InputGrad need) override;
@@ -86,6 +87,7 @@ class Conv2d final : public Layer {
   Conv2d(std::int64_t in, std::int64_t out, ConvOptions options);
   ~Conv2d() override;
   [[nodiscard]] std::string describe() const override;
+  [[nodiscard]] LayerSpec spec() const override;
   [[nodiscard]] Shape output_shape(const Shape& input) const override;
   ConstTensorView forward(Context& ctx, ConstTensorView x, Mode mode) override;
   ConstTensorView backward(Context& ctx, ConstTensorView grad_output, InputGrad need) override;

@@ -17,6 +17,7 @@ class Embedding final : public Layer {
  public:
   Embedding(std::int64_t vocabulary, std::int64_t width);
   [[nodiscard]] std::string describe() const override;
+  [[nodiscard]] LayerSpec spec() const override { return EmbeddingSpec{vocabulary_, width_}; }
   [[nodiscard]] Shape output_shape(const Shape& input) const override;
   ConstTensorView forward(Context& ctx, ConstTensorView x, Mode mode) override;
   ConstTensorView backward(Context& ctx, ConstTensorView grad_output, InputGrad need) override;

@@ -5,7 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "dkfac/core/ops.h"
+#include "dkfac/kfac/statistics.h"
 
 namespace dkfac::app {
 
@@ -20,21 +20,6 @@ constexpr std::array<const char*, kfac::kInverseStages> kStages{"damped", "more_
                                                                 "clipped", "kept"};
 
 std::size_t index_of(StatisticKind kind) { return static_cast<std::size_t>(kind); }
-
-double packed(std::int64_t dim) { return static_cast<double>(ops::packed_size(dim)); }
-
-double norm_size(const NormSpec& spec, kfac::NormFisher fisher) {
-  const std::int64_t per_channel = spec.scale ? 2 : 1;
-  switch (fisher) {
-    case kfac::NormFisher::full:
-      return packed(per_channel * spec.channels);
-    case kfac::NormFisher::unit_wise:
-      return static_cast<double>(spec.channels) * packed(per_channel);
-    case kfac::NormFisher::diagonal:
-      break;
-  }
-  return static_cast<double>(spec.channels * per_channel);
-}
 
 /// Records the intervals of steps 1, 1 + k, 1 + 2k, ...; k doubles when there are too many.
 void add_intervals(std::vector<CurvatureResult::Intervals>& all, const kfac::StepReport& report) {
@@ -76,12 +61,9 @@ ordered_json object(const kfac::StatisticReport& report, std::span<const std::st
 }  // namespace
 
 StatisticSizes statistic_sizes(const LayerSpec& spec, kfac::NormFisher batch_norm) {
-  if (const auto* norm = std::get_if<NormSpec>(&spec)) return {0, 0, norm_size(*norm, batch_norm)};
-  if (!dkfac::has_factors(spec)) return {};
-  const double groups = dkfac::factor_groups(spec);
-  const std::int64_t a = dkfac::a_dim(spec);
-  return {groups * (has_diagonal_a(spec) ? static_cast<double>(a) : packed(a)),
-          groups * packed(dkfac::g_dim(spec)), 0};
+  const auto* norm = std::get_if<NormSpec>(&spec);
+  return {static_cast<double>(kfac::a_size(spec)), static_cast<double>(kfac::g_size(spec)),
+          norm == nullptr ? 0 : static_cast<double>(kfac::norm_size(*norm, batch_norm))};
 }
 
 void add_step(CurvatureResult& result, const kfac::StepReport& report,

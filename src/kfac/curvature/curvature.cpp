@@ -133,7 +133,7 @@ void Curvature::plan_refresh_schedule() {
     entries.push_back({.exists = true,
                        .inverted = s.plan.factor.is_set(),
                        .owner = s.owner,
-                       .inverse_flops = s.plan.inverse_flops,
+                       .inverse_flops = inverse_flops(s.plan.factor),
                        .intervals = {}});
   schedule_ = RefreshSchedule(std::move(entries));
   schedule_.configure(options_);

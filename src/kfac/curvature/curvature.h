@@ -188,9 +188,9 @@ class Curvature {
                      ConstTensorView grad_output, RecordScale scale);
   [[nodiscard]] Context& records_on() { return records_.context(); }
   /// Checks and counts a record; returns the samples of the step over all ranks. rows: samples
-  /// times positions.
+  /// times positions. positions: per sample, as build_flops() counts them.
   double begin_record(const Caller& caller, StatisticId id, ConstTensorView data, std::int64_t rows,
-                      RecordScale scale);
+                      std::int64_t positions, RecordScale scale);
   void check_samples(const Caller& caller, const Statistic& s, ConstTensorView data,
                      std::int64_t rows) const;
   void end_record(StatisticId id, std::int64_t samples, std::int64_t rows);
@@ -200,7 +200,7 @@ class Curvature {
   void check_range(StatisticId id);
   /// Add a record to the slot of its statistic. count: rows of the record.
   void add_triangles(const KroneckerBlock& block, const FactorRecord& record, StatisticId id);
-  void add_diagonal(const KroneckerBlock& block, const FactorRecord& record, StatisticId id);
+  void add_direct(const KroneckerBlock& block, const FactorRecord& record, StatisticId id);
   void add_rows(const Caller& caller, const KroneckerBlock& block, const FactorRecord& record,
                 StatisticId id, std::int64_t count);
   void record_scales(KroneckerBlock& block, const FactorRecord& record);

@@ -2,6 +2,7 @@
 
 #include "dkfac/core/ops.h"
 
+#include "kfac/inverse/direct_factor.h"
 #include "kfac/statistics/factor_data.h"
 
 namespace dkfac::kfac {
@@ -34,24 +35,19 @@ FailureCounts KroneckerBlock::failures(StatisticKind kind) const {
 
 std::int64_t KroneckerBlock::recorded_rows(const Caller& caller, StatisticKind kind,
                                            ConstTensorView data) const {
-  if (const auto* table = std::get_if<EmbeddingSpec>(&spec); table && kind == StatisticKind::a)
-    return check_indices(caller, *table, data);
+  if (kind == StatisticKind::a && given_a(spec).is_direct()) return direct_rows(caller, spec, data);
   const FactorData checked =
       kind == StatisticKind::a ? a_data(caller, spec, data) : g_data(caller, spec, data);
   return checked.patches.rows();
 }
 
-void KroneckerBlock::compute(Context& ctx, const FactorRecord& r, TensorView triangles) const {
+void KroneckerBlock::compute(Context& ctx, const FactorRecord& r, double beta,
+                             TensorView out) const {
   if (r.kind == StatisticKind::a)
-    compute_a(ctx, spec, r.data, r.global_batch, r.operand, r.stats, 0, triangles, r.sharing);
+    compute_a(ctx, spec, r.data, r.global_batch, r.operand, r.stats, beta, out, r.sharing);
   else
-    compute_g(ctx, spec, r.data, r.global_batch, r.sample_scale, r.operand, r.stats, 0, triangles,
+    compute_g(ctx, spec, r.data, r.global_batch, r.sample_scale, r.operand, r.stats, beta, out,
               r.sharing);
-}
-
-void KroneckerBlock::compute_diagonal(Context& ctx, const FactorRecord& r, double beta,
-                                      TensorView diagonal) const {
-  compute_a_diagonal(ctx, std::get<EmbeddingSpec>(spec), r.data, r.global_batch, beta, diagonal);
 }
 
 std::int64_t KroneckerBlock::compute_rows(Context& ctx, const FactorRecord& r,

@@ -18,8 +18,8 @@ struct FactorRecord {
   WeightSharing sharing = WeightSharing::expand;
 };
 
-/// The curvature of a Linear, Conv2d or Embedding: factors A and G of each group, and EKFAC's
-/// scales.
+/// The curvature of a layer with Kronecker factors (has_factors()): A and G of each group, and
+/// EKFAC's scales.
 class KroneckerBlock final : public CurvatureBlock {
  public:
   using CurvatureBlock::CurvatureBlock;
@@ -35,15 +35,11 @@ class KroneckerBlock final : public CurvatureBlock {
   /// not fit the layer.
   [[nodiscard]] std::int64_t recorded_rows(const Caller& caller, StatisticKind kind,
                                            ConstTensorView data) const;
-  /// Compute the record's part of the factor, as lower triangles or as rows, whose number is
-  /// returned.
-  void compute(Context& ctx, const FactorRecord& record, TensorView triangles) const;
+  /// Compute the record's part of the factor: out = beta*out + part as compute_a() and compute_g(),
+  /// or rows, whose number is returned.
+  void compute(Context& ctx, const FactorRecord& record, double beta, TensorView out) const;
   [[nodiscard]] std::int64_t compute_rows(Context& ctx, const FactorRecord& record,
                                           TensorView rows) const;
-
-  /// Adds the record's part of a diagonal A to beta times its contents.
-  void compute_diagonal(Context& ctx, const FactorRecord& record, double beta,
-                        TensorView diagonal) const;
 
   /// EKFAC: copies the input, which is needed together with the output gradient of the same batch
   /// to project the gradient on the eigenvectors.

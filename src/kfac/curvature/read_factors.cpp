@@ -4,10 +4,10 @@
 #include "dkfac/kfac/factors.h"
 
 #include "core/shared/exact_products.h"
-#include "core/shared/host.h"
 #include "core/shared/read_back.h"
 #include "kfac/curvature/curvature.h"
 #include "kfac/inverse/apply_factor.h"
+#include "kfac/inverse/direct_factor.h"
 
 namespace dkfac::kfac {
 namespace {
@@ -41,7 +41,7 @@ Tensor matrices(Context& ctx, const Factor& factor, Write&& write) {
 
 Tensor whole_average(Context& ctx, const Factor& factor) {
   const ConstTensorView average = factor.average.view();
-  if (factor.form == FactorForm::diagonal) return on_host(ctx, average);
+  if (factor.is_direct()) return on_host(ctx, average);
   return matrices(ctx, factor, [&](int group, TensorView out) {
     if (factor.form == FactorForm::low_rank) {
       const ExactProducts exact(ctx);
@@ -53,20 +53,13 @@ Tensor whole_average(Context& ctx, const Factor& factor) {
   });
 }
 
-Tensor inverse_of_diagonal(Context& ctx, const Factor& factor) {
-  Tensor out = on_host(ctx, factor.inverse.view().flat());
-  const double shift = read_back<double>(ctx, factor.shifts)[0];
-  with_real("read factors", out.dtype(), [&](auto zero) {
-    using T = decltype(zero);
-    for (std::int64_t i = 0; i < out.numel(); ++i)
-      out.data<T>()[i] = 1 / (out.data<T>()[i] + static_cast<T>(shift));
-  });
-  return out;
-}
-
 /// Forms the inverse explicitly, in any form by applying it to the identity.
 Tensor whole_inverse(Context& ctx, const Factor& factor) {
-  if (factor.form == FactorForm::diagonal) return inverse_of_diagonal(ctx, factor);
+  if (factor.is_direct()) {
+    Tensor out = on_host(ctx, factor.inverse.view().flat());
+    invert_direct(out, read_back<double>(ctx, factor.shifts)[0]);
+    return out;
+  }
   return matrices(ctx, factor, [&](int group, TensorView out) {
     const AppliedFactor applied = applied_factor(factor, group);
     if (applied.form == FactorForm::inverse) return ops::copy(ctx, applied.inverse, out);

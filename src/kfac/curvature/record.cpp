@@ -25,6 +25,9 @@ Sampled sample(ConstTensorView data, double global_batch, double fraction, std::
           global_batch * static_cast<double>(part) / static_cast<double>(n)};
 }
 
+/// Positions of each of n samples.
+std::int64_t positions_of(std::int64_t rows, std::int64_t n) { return n == 0 ? 1 : rows / n; }
+
 /// Number of output gradients that are summed into one element of the operand.
 std::int64_t summed_positions(const LayerSpec& spec, WeightSharing sharing, ConstTensorView dy) {
   const std::int64_t channels = dy.dim(0) * factor_groups(spec) * g_dim(spec);
@@ -35,10 +38,9 @@ std::int64_t summed_positions(const LayerSpec& spec, WeightSharing sharing, Cons
 
 /// Returns the samples of the step over all ranks. Throws before anything is changed.
 double Curvature::begin_record(const Caller& caller, StatisticId id, ConstTensorView data,
-                               std::int64_t rows, RecordScale scale) {
+                               std::int64_t rows, std::int64_t positions, RecordScale scale) {
   const std::int64_t n = data.dim(0);
   Statistic& s = statistic(id);
-  const LayerSpec& spec = at(s.layer).spec;
   DKFAC_CHECK(s.records < options_.statistics.micro_batches, caller,
               "recorded more than StatisticsOptions::micro_batches = ",
               options_.statistics.micro_batches, " times in one step");
@@ -59,10 +61,10 @@ double Curvature::begin_record(const Caller& caller, StatisticId id, ConstTensor
   if (s.records + 1 == options_.statistics.micro_batches) check_samples(caller, s, data, rows);
   const std::int64_t global =
       counted ? scale.global_batch : n * comm_->size() * options_.statistics.micro_batches;
-  s.step_flops += build_flops(spec, s.plan,
+  s.step_flops += build_flops(at(s.layer).spec, s.plan,
                               options_.statistics.fraction * static_cast<double>(global) /
                                   options_.statistics.micro_batches,
-                              recorded_positions(spec, options_, s.plan.kind, data));
+                              positions);
   return static_cast<double>(global);
 }
 
@@ -153,7 +155,7 @@ void Curvature::add_triangles(const KroneckerBlock& block, const FactorRecord& r
   const bool one = plan.groups == 1;
   const Shape shape = one ? Shape{plan.dim, plan.dim} : Shape{plan.groups, plan.dim, plan.dim};
   const TensorView squares = scratch.take(shape, options_.dtype);
-  block.compute(records_on(), record, squares);
+  block.compute(records_on(), record, 0, squares);
   const TensorView packed = s.records == 0 ? slot : scratch.take(slot.shape(), options_.dtype);
   const std::int64_t size = ops::packed_size(plan.dim);
   for (int group = 0; group < plan.groups; ++group)
@@ -163,10 +165,10 @@ void Curvature::add_triangles(const KroneckerBlock& block, const FactorRecord& r
   if (s.records > 0) ops::axpby(records_on(), 1, packed, 1, slot);
 }
 
-void Curvature::add_diagonal(const KroneckerBlock& block, const FactorRecord& record,
-                             StatisticId id) {
+void Curvature::add_direct(const KroneckerBlock& block, const FactorRecord& record,
+                           StatisticId id) {
   const TensorView slot = slot_of(id);
-  block.compute_diagonal(records_on(), record, statistic(id).records == 0 ? 0 : 1, slot);
+  block.compute(records_on(), record, statistic(id).records == 0 ? 0 : 1, slot);
   ops::count_nonfinite(records_on(), slot, nonfinite_);
 }
 
@@ -213,11 +215,12 @@ void Curvature::record_factor(const char* call, StatisticKind kind, LayerId id,
   if (block == nullptr || !due(recorded)) return;
   const std::int64_t count = block->recorded_rows(caller, kind, data);
   check_device(caller, is_a ? "the input" : "the output gradient", data, ctx_.device());
-  const double global = begin_record(caller, recorded, data, count, scale);
-  const Sampled x = sample(data, global, options_.statistics.fraction);
-  // Indices are counted, so there is no operand to round.
-  const bool counted = statistic(recorded).plan.factor.form == FactorForm::diagonal;
   const WeightSharing sharing = sharing_of(block->spec, options_);
+  const std::int64_t positions =
+      sharing == WeightSharing::reduce ? 1 : positions_of(count, data.dim(0));
+  const double global = begin_record(caller, recorded, data, count, positions, scale);
+  const Sampled x = sample(data, global, options_.statistics.fraction);
+  const FactorPlan& plan = statistic(recorded).plan.factor;  // Direct: no product, so no operand.
   const FactorRecord record{
       .kind = kind,
       .data = x.data,
@@ -226,16 +229,16 @@ void Curvature::record_factor(const char* call, StatisticKind kind, LayerId id,
                            : sample_gradient_scale(options_.loss_reduction,
                                                    data.dim(0) * options_.statistics.micro_batches,
                                                    std::llround(global), scale.loss_scale),
-      .operand = counted ? Operand{options_.dtype, 1}
-                         : operand(recorded, x.data,
-                                   is_a ? 1 : summed_positions(block->spec, sharing, x.data)),
+      .operand = plan.is_direct()
+                     ? Operand{options_.dtype, 1}
+                     : operand(recorded, x.data,
+                               is_a ? 1 : summed_positions(block->spec, sharing, x.data)),
       .stats = operand_stats(recorded),
       .sharing = sharing};
-  if (statistic(recorded).plan.factor.form == FactorForm::low_rank)
-    add_rows(caller, *block, record, recorded,
-             x.data.dim(0) * recorded_positions(block->spec, options_, kind, x.data));
-  else if (counted)
-    add_diagonal(*block, record, recorded);
+  if (plan.form == FactorForm::low_rank)
+    add_rows(caller, *block, record, recorded, x.data.dim(0) * positions);
+  else if (plan.is_direct())
+    add_direct(*block, record, recorded);
   else
     add_triangles(*block, record, recorded);
   if (scales_due(index)) record_scales(*block, record);
@@ -255,7 +258,8 @@ void Curvature::record_fisher(LayerId id, ConstTensorView x, ConstTensorView mea
   if (!due(block.g)) return;
   const std::int64_t groups =
       check_norm(caller, norm, x, mean, inv_std, grad_output, ctx_.device());
-  const double global = begin_record(caller, block.g, x, x.dim(0), scale);
+  const std::int64_t positions = positions_of(x.numel() / norm.channels, x.dim(0));
+  const double global = begin_record(caller, block.g, x, x.dim(0), positions, scale);
   const double sample_scale =
       sample_gradient_scale(options_.loss_reduction, x.dim(0) * options_.statistics.micro_batches,
                             std::llround(global), scale.loss_scale);

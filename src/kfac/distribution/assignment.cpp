@@ -4,10 +4,10 @@
 #include <numeric>
 
 #include "dkfac/core/error.h"
-#include "dkfac/core/ops.h"
 #include "dkfac/kfac/statistics.h"
 
 #include "core/shared/index.h"
+#include "kfac/inverse/factor_plan.h"
 
 namespace dkfac::kfac {
 namespace {
@@ -16,14 +16,6 @@ namespace {
 std::int64_t fisher_numel(const LayerSpec& spec) {
   const auto* bn = std::get_if<NormSpec>(&spec);
   return bn == nullptr ? 0 : norm_rows(*bn, NormFisher::unit_wise) * bn->channels;
-}
-
-/// Elements of one statistic on the wire.
-std::int64_t statistic_numel(const LayerSpec& spec) {
-  if (has_diagonal_a(spec)) return a_dim(spec) + ops::packed_size(g_dim(spec));
-  if (has_factors(spec))
-    return factor_groups(spec) * (ops::packed_size(a_dim(spec)) + ops::packed_size(g_dim(spec)));
-  return fisher_numel(spec);
 }
 
 int least_loaded(std::span<const LayerLoad> ranks, bool by_bytes) {
@@ -39,16 +31,12 @@ int least_loaded(std::span<const LayerLoad> ranks, bool by_bytes) {
 }  // namespace
 
 LayerLoad layer_load(const LayerSpec& spec, DType dtype) {
-  LayerLoad load;
-  load.bytes = (weight_numel(spec) + bias_numel(spec) + statistic_numel(spec)) *
-               static_cast<std::int64_t>(size_of(dtype));
-  if (has_factors(spec)) {
-    const auto a = static_cast<double>(a_dim(spec)), g = static_cast<double>(g_dim(spec));
-    load.flops = has_diagonal_a(spec)
-                     ? a + g * g * g + a * g * (1 + 2 * g)
-                     : factor_groups(spec) * (a * a * a + g * g * g + 2 * a * g * (a + g));
-  }
-  return load;
+  const FactorPlan a = given_a(spec), g = given_g(spec);
+  const std::int64_t statistics = a.statistic_numel() + g.statistic_numel() + fisher_numel(spec);
+  return {.flops = inverse_flops(a) + inverse_flops(g) + apply_operations(a, g.dim) +
+                   apply_operations(g, a.dim),
+          .bytes = (weight_numel(spec) + bias_numel(spec) + statistics) *
+                   static_cast<std::int64_t>(size_of(dtype))};
 }
 
 std::vector<int> assign(std::span<const LayerLoad> loads, int world_size) {

@@ -65,22 +65,6 @@ std::string milliseconds(double seconds) {
   return text;
 }
 
-const char* name_of(FactorForm form) {
-  switch (form) {
-    case FactorForm::inverse:
-      return "inverse";
-    case FactorForm::cholesky:
-      return "Cholesky";
-    case FactorForm::eigen:
-      return "eigen";
-    case FactorForm::low_rank:
-      return "low rank";
-    case FactorForm::diagonal:
-      return "diagonal";
-  }
-  return "";
-}
-
 /// Width and form, e.g. "145 Cholesky"; with the rows of a low-rank factor.
 std::string text_of(const FactorPlan& plan) {
   if (!plan.is_set()) return "-";
@@ -186,7 +170,8 @@ CurvatureBytes curvature_bytes(const LayerSpec& spec, const CurvatureOptions& op
     if (plan.factor.form == FactorForm::eigen)
       bytes.inverses += plan.factor.groups * plan.factor.dim * element;
   }
-  if (options.inverse.method == InverseMethod::ekfac && has_factors(spec) && !has_diagonal_a(spec))
+  const bool eigen = plan_a(spec, options, device).form == FactorForm::eigen;
+  if (options.inverse.method == InverseMethod::ekfac && eigen)
     bytes.inverses += bytes_of(factor_groups(spec) * g_dim(spec) * a_dim(spec), element);
   return bytes;
 }

@@ -5,6 +5,7 @@
 #include "core/shared/exact_products.h"
 #include "kfac/inverse/apply_factor.h"
 #include "kfac/inverse/backend_inverse.h"
+#include "kfac/inverse/direct_factor.h"
 #include "kfac/inverse/layer_curvature.h"
 #include "kfac/inverse/small_groups.h"
 
@@ -44,33 +45,6 @@ void apply_batch_norm(Context& ctx, const Factor& g, TensorView gamma, TensorVie
   ops::copy(ctx, both.slice(0, scales, beta.numel()), beta.flat());
 }
 
-/// Preconditions v[vocabulary,width] of an Embedding, the transpose of a Linear's [out,d]: rows are
-/// divided by the diagonal of A.
-void apply_diagonal(Context& ctx, const CurvatureOptions& options, const LayerCurvature& layer,
-                    TensorView v) {
-  const Factor &a = layer.a, &g = layer.g;
-  const ConstTensorView diagonal = a.inverse.view().flat();
-  Scratch scratch(ctx);
-  if (g.form == FactorForm::eigen) {
-    using ops::Trans;
-    const ConstTensorView vectors = group_of(g.inverse, 0, {g.dim, g.dim});
-    const TensorView projected = scratch.take_aligned(v.shape(), v.dtype());
-    ops::gemm(ctx, Trans::no, Trans::no, 1, v, vectors, 0, projected);
-    kernels::divide_by_products(ctx, projected, diagonal, group_of(g.values, 0, {g.dim}),
-                                options.damping.lambda);
-    return ops::gemm(ctx, Trans::no, Trans::yes, 1, projected, vectors, 0, v);
-  }
-  // On a device the damping is not known to the host: a view of one element, repeated `dim` times.
-  const TensorView shift = scratch.take({1}, v.dtype()), damped = scratch.take({a.dim}, v.dtype());
-  const TensorView ones = scratch.take({g.dim}, v.dtype());
-  ops::cast(ctx, a.shifts, shift);
-  ops::copy(ctx, TensorView{shift.raw(), v.dtype(), {a.dim}, {0}, v.device()}, damped);
-  ops::axpby(ctx, 1, diagonal, 1, damped);
-  ops::fill(ctx, ones, 1);
-  kernels::divide_by_products(ctx, v, damped, ones, 0);
-  apply_right(ctx, applied_factor(g, 0), {v, {}});
-}
-
 /// The gradient [dW | db] of a layer with `out` outputs.
 Columns columns_of(std::int64_t out, TensorView weight, TensorView bias) {
   return {weight.reshape({out, weight.numel() / out}),
@@ -90,8 +64,7 @@ void apply(Context& ctx, const LayerSpec& spec, const CurvatureOptions& options,
     return precondition_norm(ctx, options.statistics.batch_norm, layer.fisher,
                              options.damping.normalization * options.damping.lambda, weight, bias);
   }
-  if (layer.a.form == FactorForm::diagonal)
-    return apply_diagonal(ctx, options, layer, weight.reshape({layer.a.dim, g.dim}));
+  if (layer.a.is_direct()) return apply_direct(ctx, options, layer, weight);
   const auto [matrix, column] = columns_of(g.dim * g.groups, weight, bias);
   if (weight.device().is_cuda() && g.groups > 1 && g.form == FactorForm::inverse)
     return cuda::apply_groups(ctx, layer.a.inverse, g.inverse, matrix, column);

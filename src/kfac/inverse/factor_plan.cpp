@@ -1,8 +1,10 @@
 #include "kfac/inverse/factor_plan.h"
 
 #include <algorithm>
+#include <array>
 
 #include "dkfac/core/ops.h"
+#include "dkfac/kfac/statistics.h"
 
 #include "kfac/inverse/block_triangular.h"
 #include "kfac/inverse/small_groups.h"
@@ -21,11 +23,6 @@ constexpr double kBlocks = 2.5;
 constexpr double kEigen = 10;
 /// Typical steps between refreshes under the adaptive rule.
 constexpr std::int64_t kAdaptiveInterval = 10;
-
-/// Width of a factor, and columns of the matrix that it is applied to.
-struct Sizes {
-  std::int64_t dim = 0, columns = 0;
-};
 
 struct Rows {
   std::int64_t all = 0, sample = 1;
@@ -49,17 +46,16 @@ double cost_over_life(const FactorPlan& plan, std::int64_t columns, double steps
   return refresh_operations(plan) + steps * apply_operations(plan, columns);
 }
 
-FactorPlan plan(const LayerSpec& spec, const CurvatureOptions& options, Device device,
-                Sizes sizes) {
-  FactorPlan best{.dim = sizes.dim, .groups = factor_groups(spec), .form = {}};
+/// Chooses the form of a factor that is applied to a matrix of `columns` columns.
+FactorPlan chosen(FactorPlan best, const LayerSpec& spec, const CurvatureOptions& options,
+                  Device device, std::int64_t columns) {
   if (options.inverse.method != InverseMethod::cholesky) {
     best.form = FactorForm::eigen;
     return best;
   }
   const auto take_cheaper = [&](FactorPlan other) {
     const double steps = inverse_life(options);
-    if (cost_over_life(other, sizes.columns, steps) < cost_over_life(best, sizes.columns, steps))
-      best = other;
+    if (cost_over_life(other, columns, steps) < cost_over_life(best, columns, steps)) best = other;
   };
   if (!has_small_groups(best)) {
     FactorPlan cholesky = best;
@@ -84,6 +80,12 @@ FactorPlan plan(const LayerSpec& spec, const CurvatureOptions& options, Device d
 
 }  // namespace
 
+const char* name_of(FactorForm form) {
+  static constexpr std::array<const char*, kFactorForms> kNames{"inverse", "Cholesky", "eigen",
+                                                                "low rank", "diagonal"};
+  return kNames.at(static_cast<std::size_t>(form));
+}
+
 std::int64_t FactorPlan::statistic_numel() const {
   if (form == FactorForm::diagonal) return dim;
   return form == FactorForm::low_rank ? rows * dim : groups * ops::packed_size(dim);
@@ -94,14 +96,27 @@ Shape FactorPlan::inverse_shape() const {
   return form == FactorForm::low_rank ? Shape{1, rows, dim} : Shape{groups, dim, dim};
 }
 
+FactorPlan given_a(const LayerSpec& spec) {
+  const bool diagonal = std::holds_alternative<EmbeddingSpec>(spec);
+  return {.dim = a_dim(spec),
+          .groups = factor_groups(spec),
+          .form = diagonal ? FactorForm::diagonal : FactorForm::inverse};
+}
+
+FactorPlan given_g(const LayerSpec& spec) {
+  return {.dim = g_dim(spec), .groups = factor_groups(spec), .form = FactorForm::inverse};
+}
+
+std::int64_t a_size(const LayerSpec& spec) { return given_a(spec).statistic_numel(); }
+std::int64_t g_size(const LayerSpec& spec) { return given_g(spec).statistic_numel(); }
+
 FactorPlan plan_a(const LayerSpec& spec, const CurvatureOptions& options, Device device) {
-  if (!has_factors(spec)) return {};
-  if (has_diagonal_a(spec)) return {.dim = a_dim(spec), .groups = 1, .form = FactorForm::diagonal};
-  return plan(spec, options, device, {a_dim(spec), g_dim(spec)});
+  const FactorPlan a = given_a(spec);
+  return a.is_set() && !a.is_direct() ? chosen(a, spec, options, device, g_dim(spec)) : a;
 }
 
 FactorPlan plan_g(const LayerSpec& spec, const CurvatureOptions& options, Device device) {
-  if (has_factors(spec)) return plan(spec, options, device, {g_dim(spec), a_dim(spec)});
+  if (has_factors(spec)) return chosen(given_g(spec), spec, options, device, a_dim(spec));
   const auto* bn = std::get_if<NormSpec>(&spec);
   if (bn == nullptr || options.statistics.batch_norm != NormFisher::full) return {};
   // One right-hand side: a solve costs no more than a product, for any interval.
@@ -142,6 +157,19 @@ double apply_operations(const FactorPlan& plan, std::int64_t columns) {
       return m * n;
   }
   return 0;
+}
+
+double build_flops(const FactorPlan& plan, double rows) {
+  if (plan.form == FactorForm::low_rank) return 0;
+  if (plan.form == FactorForm::diagonal) return rows;
+  const auto n = static_cast<double>(plan.dim);
+  return rows * plan.groups * n * (n + 1);
+}
+
+double inverse_flops(const FactorPlan& plan) {
+  const auto n = static_cast<double>(plan.dim), rows = static_cast<double>(plan.rows);
+  if (plan.form == FactorForm::low_rank) return 2 * rows * rows * n + rows * rows * rows;
+  return plan.form == FactorForm::diagonal ? n : plan.groups * n * n * n;
 }
 
 }  // namespace dkfac::kfac

@@ -21,6 +21,7 @@ enum class FactorForm : std::uint8_t {
   diagonal   ///< A diagonal factor, without damping.
 };
 inline constexpr std::size_t kFactorForms = 5;
+[[nodiscard]] const char* name_of(FactorForm form);
 
 struct FactorPlan {
   std::int64_t dim = 0;  ///< 0: no factor.
@@ -33,19 +34,29 @@ struct FactorPlan {
   /// Number of elements of a statistic, and of the average: [groups * packed_size(dim)]; low_rank:
   /// [rows * dim]; diagonal: [dim].
   [[nodiscard]] std::int64_t statistic_numel() const;
+  /// Whether the factor is no matrix, so that nothing is multiplied or factorised: all operations
+  /// on it are those of direct_factor.h.
+  [[nodiscard]] bool is_direct() const { return form == FactorForm::diagonal; }
+  /// Width of the packed triangles that a statistic consists of (low_rank has none).
+  [[nodiscard]] std::int64_t triangle() const { return is_direct() ? 1 : dim; }
   /// Order of the matrices that a rebuild factorises: dim; low_rank: rows; diagonal: 0.
   [[nodiscard]] std::int64_t factorised() const {
-    if (form == FactorForm::diagonal) return 0;
+    if (is_direct()) return 0;
     return form == FactorForm::low_rank ? rows : dim;
   }
   /// [groups,dim,dim]; low_rank: [1,rows,dim]; diagonal: [1,1,dim].
   [[nodiscard]] Shape inverse_shape() const;
 };
 
-/// Plans of the factors of a layer. Linear, Conv2d and Embedding have both. NormFisher::full
-/// has `g` alone, over gamma followed by beta (beta alone with a fixed gamma). FactorForm::cholesky
-/// is never chosen on a GPU, where triangular solves and small blocks cost more than an explicit
-/// inverse. Nothing else depends on the device: sizes do not, so a state can move between devices.
+/// Plans before options choose a form: FactorForm::inverse, unless the layer determines it (the A
+/// of an Embedding is diagonal). Not set for layers without Kronecker factors.
+[[nodiscard]] FactorPlan given_a(const LayerSpec& spec);
+[[nodiscard]] FactorPlan given_g(const LayerSpec& spec);
+
+/// Plans of the factors of a layer. NormFisher::full has `g` alone, over gamma followed by beta
+/// (beta alone with a fixed gamma). FactorForm::cholesky is never chosen on a GPU, where triangular
+/// solves and small blocks cost more than an explicit inverse. Nothing else depends on the device:
+/// sizes do not, so a state can move between devices.
 [[nodiscard]] FactorPlan plan_a(const LayerSpec& spec, const CurvatureOptions& options,
                                 Device device = Device::cpu());
 [[nodiscard]] FactorPlan plan_g(const LayerSpec& spec, const CurvatureOptions& options,
@@ -57,5 +68,10 @@ struct FactorPlan {
 /// lifetime.
 [[nodiscard]] double refresh_operations(const FactorPlan& plan);
 [[nodiscard]] double apply_operations(const FactorPlan& plan, std::int64_t columns);
+/// Floating-point operations of computing a statistic from `rows` rows (samples times positions),
+/// and of inverting the factor, as reported: rows * groups * d (d + 1), triangles only, and
+/// groups * d^3. low_rank: 0 and 2 rows^2 d + rows^3; diagonal: rows and d.
+[[nodiscard]] double build_flops(const FactorPlan& plan, double rows);
+[[nodiscard]] double inverse_flops(const FactorPlan& plan);
 
 }  // namespace dkfac::kfac

@@ -65,15 +65,14 @@ LayerCurvature make_layer_curvature(Context& ctx, const LayerSpec& spec,
   if (bn != nullptr && !layer.g.is_set())
     layer.fisher = Tensor::zeros(ctx, {norm_rows(*bn, options.statistics.batch_norm), bn->channels},
                                  options.dtype);
-  if (options.inverse.method == InverseMethod::ekfac && has_factors(spec) && !has_diagonal_a(spec))
+  if (options.inverse.method == InverseMethod::ekfac && layer.a.form == FactorForm::eigen)
     layer.scales = Tensor::zeros(ctx, {layer.g.groups, layer.g.dim, layer.a.dim}, options.dtype);
   return layer;
 }
 
 void check_finite(Context& ctx, const FactorPlan& plan, ConstTensorView statistic,
                   TensorView finite_check) {
-  if (!plan.is_set() || plan.form == FactorForm::diagonal)
-    return ops::max_abs(ctx, statistic, finite_check);
+  if (!plan.is_set() || plan.is_direct()) return ops::max_abs(ctx, statistic, finite_check);
   if (plan.form == FactorForm::low_rank) return ops::dot(ctx, statistic, statistic, finite_check);
   kernels::packed_diagonals(ctx, statistic, plan.dim, finite_check);
 }

@@ -19,7 +19,7 @@ namespace dkfac::kfac {
 /// One of the two factors of a layer (all of its groups, one after the other), or the full Fisher
 /// matrix of a BatchNorm.
 struct Factor : FactorPlan {
-  Tensor average;  ///< [statistic_numel()]: triangles, rows, or a diagonal.
+  Tensor average;  ///< [statistic_numel()]: triangles or rows, by the form.
   Tensor inverse;  ///< [inverse_shape()], Tensor::empty_aligned(): an operand of products.
   Tensor values;   ///< eigen: [groups,dim] eigenvalues.
   /// f64[groups]: the damping in `inverse`, representable in its dtype; 0 before the first valid
@@ -42,7 +42,7 @@ struct Factor : FactorPlan {
 };
 
 struct LayerCurvature {
-  Factor a, g;    ///< Linear, Conv2d, Embedding; NormFisher::full: `g` alone, 2c wide.
+  Factor a, g;    ///< Where has_factors(); NormFisher::full: `g` alone, 2c wide.
   Tensor fisher;  ///< Other BatchNorms: [rows,channels].
   std::int64_t fisher_statistics = 0;  ///< Merged so far.
   int fisher_refused = 0;              ///< Consecutive ones.
@@ -65,7 +65,7 @@ struct LayerCurvature {
 ///
 /// For triangles it is the sum of the diagonals: no element of a positive semidefinite matrix
 /// exceeds its largest diagonal element. For rows X, which represent X'X, it is the sum of their
-/// squares.
+/// squares. Of all others it is the largest magnitude.
 void check_finite(Context& ctx, const FactorPlan& plan, ConstTensorView statistic,
                   TensorView finite_check);
 

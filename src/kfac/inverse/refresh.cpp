@@ -5,9 +5,7 @@
 #include "dkfac/core/error.h"
 #include "dkfac/core/ops.h"
 
-#include "core/shared/exact_products.h"
 #include "core/shared/read_back.h"
-#include "kfac/inverse/backend_inverse.h"
 #include "kfac/inverse/backend_refresh.h"
 
 namespace dkfac::kfac {
@@ -54,38 +52,16 @@ void fall_back(Context& ctx, RefreshTask& task, ConstTensorView group_stages) {
 
 }  // namespace
 
-void take_diagonal(Context& ctx, Factor& factor) {
-  // The damping s, representable in the factor's dtype, as all workers of the layer receive it. It
-  // is given as -s where a factor of the layer is zero, so that the inverse is that of sI.
-  const DType dtype = factor.average.dtype();
-  Scratch scratch(ctx);
-  const TensorView keep = scratch.take({1, 1}, dtype), size = scratch.take({1}, dtype);
-  const TensorView two = scratch.take({1}, dtype);
-  ops::cast(ctx, factor.requested_damping, keep.flat());
-  ops::max_abs(ctx, keep.flat(), factor.shifts);
-  ops::cast(ctx, factor.shifts, size);
-  ops::axpby(ctx, 1, size, 1, keep.flat());
-  ops::fill(ctx, two, 2);
-  kernels::divide_by_products(ctx, keep, size, two, 0);  // (s + s) / 2s or (s - s) / 2s.
-  const ExactProducts exact(ctx);
-  ops::gemm(ctx, ops::Trans::no, ops::Trans::no, 1, factor.average.view().reshape({factor.dim, 1}),
-            keep, 0, factor.inverse.view().reshape({factor.dim, 1}));
-  factor.stored_form.data<std::int32_t>()[0] = static_cast<std::int32_t>(factor.form);
-}
-
 FactorGroup group_of(Factor& factor, int group) {
+  const std::int64_t size = factor.statistic_numel() / factor.groups;
   FactorGroup block{
       .form = factor.form,
-      .average = factor.average.view(),
+      .average = factor.average.view().slice(0, group * size, size),
       .inverse =
           factor.inverse.view().slice(0, group, 1).reshape({factor.inverse.shape()[1], factor.dim}),
       .values = {}};
-  if (factor.form == FactorForm::low_rank) {
+  if (factor.form == FactorForm::low_rank)
     block.average = block.average.reshape({factor.rows, factor.dim});
-  } else if (factor.form != FactorForm::diagonal) {
-    const std::int64_t size = ops::packed_size(factor.dim);
-    block.average = block.average.slice(0, group * size, size);
-  }
   if (factor.form == FactorForm::eigen)
     block.values = factor.values.view().slice(0, group, 1).flat();
   return block;

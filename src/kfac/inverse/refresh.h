@@ -33,10 +33,6 @@ struct RefreshParts {
 void add_refresh_tasks(Context& ctx, const CurvatureOptions& options, LayerCurvature& layer,
                        RefreshParts parts, std::vector<RefreshTask>& tasks);
 
-/// FactorForm::diagonal: copies the average and the requested damping. This cannot fail: an average
-/// is finite and not negative, and its damping positive.
-void take_diagonal(Context& ctx, Factor& factor);
-
 /// One group of a factor, the argument of rebuild_inverse().
 [[nodiscard]] FactorGroup group_of(Factor& factor, int group);
 

@@ -19,8 +19,7 @@ struct StatisticPlan {
   StatisticKind kind = StatisticKind::a;
   FactorPlan factor;  ///< Not set for the blocks of a BatchNorm, which need no inverse.
   Shape shape{0};     ///< Shape in its reduction; 0 elements where the layer has no such statistic.
-  SymmetricForm form;        ///< For triangles and blocks; low-rank statistics have none.
-  double inverse_flops = 0;  ///< groups * d^3, as layer_load(); low-rank: 2 rows^2 d + rows^3.
+  SymmetricForm form;  ///< For triangles and blocks; low-rank statistics have none.
 
   [[nodiscard]] std::int64_t numel() const { return shape.numel(); }
 };
@@ -41,16 +40,11 @@ struct RowShare {
 /// whole blocks of `block` samples (ghost groups of a BatchNorm).
 [[nodiscard]] std::int64_t sampled(std::int64_t samples, double fraction, std::int64_t block = 1);
 
-/// StatisticsOptions::sharing, except that an Embedding always uses expand: means of one-hot rows
-/// over positions have an A that is not diagonal.
+/// StatisticsOptions::sharing, except that a layer with a direct A always uses expand: it has no
+/// means over positions.
 [[nodiscard]] WeightSharing sharing_of(const LayerSpec& spec, const CurvatureOptions& options);
-/// Output positions per sample of the record for `kind`: of the layer's input for A, of its output
-/// gradient for G. 1 with WeightSharing::reduce, and for no samples.
-[[nodiscard]] std::int64_t recorded_positions(const LayerSpec& spec,
-                                              const CurvatureOptions& options, StatisticKind kind,
-                                              ConstTensorView data);
 /// Operations for computing the statistic of `samples` samples with `positions` positions each.
-/// - Factors: rows * groups * d (d + 1), triangles only; 0 for low-rank rows.
+/// - Factors: build_flops() of their plan.
 /// - BatchNorm with `rows` rows: (3 positions + 2 rows) channels.
 /// - BatchNorm with its full matrix: 3 positions channels + d (d + 1).
 [[nodiscard]] double build_flops(const LayerSpec& spec, const StatisticPlan& plan, double samples,

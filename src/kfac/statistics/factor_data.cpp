@@ -5,6 +5,7 @@
 
 #include "dkfac/core/error.h"
 
+#include "kfac/inverse/factor_plan.h"
 #include "kfac/statistics/panels.h"
 
 namespace dkfac::kfac {
@@ -54,8 +55,8 @@ constexpr const char* kGradOutput = "the output gradient";
 }  // namespace
 
 FactorData a_data(const Caller& caller, const LayerSpec& spec, ConstTensorView input) {
-  DKFAC_CHECK(!has_diagonal_a(spec), caller, "A of ", describe(spec),
-              " is diagonal; call compute_a_diagonal()");
+  DKFAC_CHECK(!given_a(spec).is_direct(), caller, "A of ", describe(spec),
+              " is no matrix; only compute_a() computes it");
   check_elements(caller, kInput, input);
   if (const auto* linear = std::get_if<LinearSpec>(&spec)) {
     FactorData data = rows_data(caller, kInput, input, linear->in);
@@ -78,11 +79,8 @@ FactorData a_data(const Caller& caller, const LayerSpec& spec, ConstTensorView i
 
 FactorData g_data(const Caller& caller, const LayerSpec& spec, ConstTensorView grad_output) {
   check_elements(caller, kGradOutput, grad_output);
-  if (const auto* linear = std::get_if<LinearSpec>(&spec)) {
-    return rows_data(caller, kGradOutput, grad_output, linear->out);
-  }
-  if (const auto* table = std::get_if<EmbeddingSpec>(&spec))
-    return rows_data(caller, kGradOutput, grad_output, table->width);
+  if (!std::holds_alternative<Conv2dSpec>(spec))
+    return rows_data(caller, kGradOutput, grad_output, g_dim(spec));
   const auto& conv = std::get<Conv2dSpec>(spec);
   check_images(caller, kGradOutput, conv.layout, conv.out, grad_output);
   const bool nhwc = conv.layout == Layout::nhwc;
@@ -94,24 +92,6 @@ FactorData g_data(const Caller& caller, const LayerSpec& spec, ConstTensorView g
                    .layout = conv.layout}};
   data.groups = conv.groups;
   return data;
-}
-
-std::int64_t check_indices(const Caller& caller, const EmbeddingSpec& spec,
-                           ConstTensorView indices) {
-  check_memory(caller, kInput, indices);
-  DKFAC_CHECK(indices.dtype() == DType::i32 && indices.ndim() >= 1, caller, kInput, " is ",
-              indices.dtype(), ' ', indices.shape(), "; ", describe(spec),
-              " takes indices, i32 [n, ...]");
-  DKFAC_CHECK(indices.dim(0) == 0 || indices.numel() > 0, caller, kInput, " has shape ",
-              indices.shape(), "; it must have at least one position");
-  check_contiguous(caller, kInput, indices);
-  if (indices.device().is_cuda())
-    return indices.numel();  // On a device, invalid indices set A[0] to NaN.
-  const auto* const index = indices.data<std::int32_t>();
-  for (std::int64_t i = 0; i < indices.numel(); ++i)
-    DKFAC_CHECK(index[i] >= 0 && index[i] < spec.vocabulary, caller, "index ", i, " is ", index[i],
-                "; it must be in [0, ", spec.vocabulary, "), the vocabulary");
-  return indices.numel();
 }
 
 FactorData one_per_sample(Context& ctx, Scratch& scratch, const FactorData& data, OverPositions how,

@@ -26,14 +26,10 @@ struct FactorData {
 };
 
 /// Wrap the recorded data of a layer. Throw InvalidArgument for data that does not fit the layer:
-/// shape, strides, type, a null pointer.
+/// shape, strides, type, a null pointer, and a_data() for a layer whose A is no sum over rows.
 [[nodiscard]] FactorData a_data(const Caller& caller, const LayerSpec& spec, ConstTensorView input);
 [[nodiscard]] FactorData g_data(const Caller& caller, const LayerSpec& spec,
                                 ConstTensorView grad_output);
-
-/// Checks the indices of an Embedding, which FactorData cannot represent; returns their number.
-[[nodiscard]] std::int64_t check_indices(const Caller& caller, const EmbeddingSpec& spec,
-                                         ConstTensorView indices);
 
 /// Reduces the patches of each sample to one, their sum or mean, in type `compute`. The result uses
 /// memory of `scratch`.

@@ -8,6 +8,7 @@
 #include "dkfac/core/ops.h"
 
 #include "core/shared/checks.h"
+#include "kfac/inverse/direct_factor.h"
 #include "kfac/statistics/factor_data.h"
 #include "kfac/statistics/panels.h"
 
@@ -169,29 +170,13 @@ void compute_a(Context& ctx, const LayerSpec& spec, ConstTensorView input, doubl
                Operand operand, OperandStats stats, double beta, TensorView a,
                WeightSharing sharing) {
   check_statistic(kComputeA, spec, global_batch, operand);
+  if (given_a(spec).is_direct())
+    return compute_direct(ctx, kComputeA, spec, input, global_batch, beta, a);
   const FactorData data = a_data(kComputeA, spec, input);
   check_factor(kComputeA, "A", data, a);
   Scratch scratch(ctx);
   const BatchStatistic sum = a_statistic(ctx, scratch, data, global_batch, sharing, a.dtype());
   add_products(ctx, sum.data, sum.alpha, operand, stats, beta, a);
-}
-
-void compute_a_diagonal(Context& ctx, const EmbeddingSpec& spec, ConstTensorView indices,
-                        double global_batch, double beta, TensorView a) {
-  check_statistic(kComputeA, spec, global_batch, {a.dtype(), 1});
-  const std::int64_t rows = check_indices(kComputeA, spec, indices);
-  check_shape(kComputeA, "A", a, {spec.vocabulary});
-  Scratch scratch(ctx);
-  // Counted in whole numbers, hence exact, and scaled once.
-  const TensorView counts = scratch.take({spec.vocabulary, 1}, a.dtype());
-  const TensorView ones = scratch.take({rows, 1}, a.dtype());
-  ops::fill(ctx, counts, 0);
-  ops::fill(ctx, ones, 1);
-  ops::scatter_add_rows(ctx, ones, indices, counts);
-  const double all =
-      rows == 0 ? 1
-                : global_batch * (static_cast<double>(rows) / static_cast<double>(indices.dim(0)));
-  ops::axpby(ctx, 1 / all, counts.flat(), beta, a);
 }
 
 void compute_g(Context& ctx, const LayerSpec& spec, ConstTensorView grad_output,

@@ -80,6 +80,15 @@ Conv2d::~Conv2d() = default;
 
 ConvFusion& fusion_of(Conv2d& conv) { return conv.plan_->fusion; }
 
+LayerSpec Conv2d::spec() const {
+  return Conv2dSpec{.in = in_,
+                    .out = out_,
+                    .window = options_.window,
+                    .bias = options_.bias,
+                    .same = options_.same,
+                    .groups = static_cast<int>(options_.groups)};
+}
+
 std::string Conv2d::describe() const {
   const ConvOptions& o = options_;
   const ops::Window& k = o.window;

@@ -24,6 +24,7 @@ TEST(StatisticSizes, AreThoseOfPackedTriangles) {
   // 2 groups of 2 * 9 + 1 inputs and 3 outputs.
   const Conv2dSpec conv{.in = 4, .out = 6, .window = Window::square(3), .groups = 2};
   EXPECT_EQ(sizes(conv), (StatisticSizes{2 * 190, 2 * 6, 0}));
+  EXPECT_EQ(sizes(EmbeddingSpec{.vocabulary = 50, .width = 3}), (StatisticSizes{50, 6, 0}));
   const NormSpec norm{.channels = 4};
   EXPECT_EQ(sizes(norm, NormFisher::diagonal)[2], 8);
   EXPECT_EQ(sizes(norm, NormFisher::unit_wise)[2], 12);

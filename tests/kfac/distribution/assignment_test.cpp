@@ -60,6 +60,9 @@ TEST(LayerLoadOf, CountsInversionsProductsAndBytes) {
       layer_load(Conv2dSpec{.in = 6, .out = 4, .bias = false, .groups = 2}, DType::f32);
   EXPECT_EQ(grouped.flops, 2 * (27 + 8 + 2 * 3 * 2 * 5));
   EXPECT_EQ(grouped.bytes, 4 * (12 + 2 * (6 + 3)));
+  const LayerLoad table = layer_load(EmbeddingSpec{.vocabulary = 50, .width = 3}, DType::f32);
+  EXPECT_EQ(table.flops, 50 + 27 + 50 * 3 + 50 * 2 * 9);  // a diagonal divides, G multiplies
+  EXPECT_EQ(table.bytes, 4 * (150 + 50 + 6));
   const LayerLoad bn = layer_load(NormSpec{.channels = 5}, DType::f64);
   EXPECT_EQ(bn.flops, 0);
   EXPECT_EQ(bn.bytes, 8 * (10 + 15));

@@ -136,6 +136,32 @@ TEST(OptimizerAttachment, RegistersEveryLayerWithParametersInForwardOrder) {
                                       "batch_norm 1", "ready 1", "grad_output 0", "ready 0"}));
 }
 
+/// A layer of a user that is linear in its weight.
+class Mixing final : public Layer {
+ public:
+  Mixing() { parameters_.push_back({"weight", Role::weight, Shape{4, 3}, {}, {}}); }
+  [[nodiscard]] std::string describe() const override { return "Mixing"; }
+  [[nodiscard]] LayerSpec spec() const override { return LinearSpec{3, 4, false}; }
+  [[nodiscard]] Shape output_shape(const Shape& input) const override {
+    return Shape{input[0], input[1], 4};
+  }
+  ConstTensorView forward(Context&, ConstTensorView x, Mode) override { return x; }
+  ConstTensorView backward(Context&, ConstTensorView dy, InputGrad) override { return dy; }
+};
+
+TEST(OptimizerAttachment, RegistersALayerOfAUserAsWhatItIsFor) {
+  Context ctx;
+  auto net = std::make_unique<Sequential>();
+  net->add<Mixing>("own").add<Flatten>("flatten");
+  Model model(ctx, "mixed", std::move(net), Shape{5, 3}, DType::f64, 1);
+  FakeOptimizer optimizer;
+  OptimizerAttachment attachment(model, optimizer, {.max_samples = 6});
+  const auto& spec = std::get<LinearSpec>(attachment.specs().front());
+  EXPECT_EQ(spec.out, 4);
+  EXPECT_EQ(spec.max_rows, 30);
+  EXPECT_EQ(spec.sample_rows, 5);
+}
+
 TEST(OptimizerAttachment, RegistersConvolutionsByTheFactorsTheyCanHave) {
   Context ctx;
   auto net = std::make_unique<Sequential>();

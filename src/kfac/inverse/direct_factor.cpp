@@ -1,0 +1,108 @@
+#include "kfac/inverse/direct_factor.h"
+
+#include "dkfac/core/error.h"
+#include "dkfac/core/ops.h"
+
+#include "core/shared/exact_products.h"
+#include "core/shared/host.h"
+#include "kfac/inverse/apply_factor.h"
+#include "kfac/inverse/backend_inverse.h"
+
+/// FactorForm::diagonal, the A of an Embedding: the frequency of each index.
+namespace dkfac::kfac {
+
+std::int64_t direct_rows(const Caller& caller, const LayerSpec& spec, ConstTensorView input) {
+  constexpr const char* kInput = "the input";
+  check_memory(caller, kInput, input);
+  DKFAC_CHECK(input.dtype() == DType::i32 && input.ndim() >= 1, caller, kInput, " is ",
+              input.dtype(), ' ', input.shape(), "; ", describe(spec),
+              " takes indices, i32 [n, ...]");
+  DKFAC_CHECK(input.dim(0) == 0 || input.numel() > 0, caller, kInput, " has shape ", input.shape(),
+              "; it must have at least one position");
+  check_contiguous(caller, kInput, input);
+  if (input.device().is_cuda())
+    return input.numel();  // On a device, invalid indices set A[0] to NaN.
+  const auto* const index = input.data<std::int32_t>();
+  const std::int64_t vocabulary = a_dim(spec);
+  for (std::int64_t i = 0; i < input.numel(); ++i)
+    DKFAC_CHECK(index[i] >= 0 && index[i] < vocabulary, caller, "index ", i, " is ", index[i],
+                "; it must be in [0, ", vocabulary, "), the vocabulary");
+  return input.numel();
+}
+
+void compute_direct(Context& ctx, const Caller& caller, const LayerSpec& spec,
+                    ConstTensorView input, double global_batch, double beta, TensorView a) {
+  const std::int64_t rows = direct_rows(caller, spec, input), d = a_dim(spec);
+  check_shape(caller, "A", a, {d});
+  Scratch scratch(ctx);
+  // Counted in whole numbers, hence exact, and scaled once.
+  const TensorView counts = scratch.take({d, 1}, a.dtype());
+  const TensorView ones = scratch.take({rows, 1}, a.dtype());
+  ops::fill(ctx, counts, 0);
+  ops::fill(ctx, ones, 1);
+  ops::scatter_add_rows(ctx, ones, input, counts);
+  const double all =
+      rows == 0 ? 1
+                : global_batch * (static_cast<double>(rows) / static_cast<double>(input.dim(0)));
+  ops::axpby(ctx, 1 / all, counts.flat(), beta, a);
+}
+
+void direct_trace(Context& ctx, const Factor& factor, TensorView trace) {
+  ops::sum(ctx, factor.average, trace);
+}
+
+void take_direct(Context& ctx, Factor& factor) {
+  // The damping s, representable in the factor's dtype, as all workers of the layer receive it. It
+  // is given as -s where a factor of the layer is zero, so that the inverse is that of sI.
+  const DType dtype = factor.average.dtype();
+  Scratch scratch(ctx);
+  const TensorView keep = scratch.take({1, 1}, dtype), size = scratch.take({1}, dtype);
+  const TensorView two = scratch.take({1}, dtype);
+  ops::cast(ctx, factor.requested_damping, keep.flat());
+  ops::max_abs(ctx, keep.flat(), factor.shifts);
+  ops::cast(ctx, factor.shifts, size);
+  ops::axpby(ctx, 1, size, 1, keep.flat());
+  ops::fill(ctx, two, 2);
+  kernels::divide_by_products(ctx, keep, size, two, 0);  // (s + s) / 2s or (s - s) / 2s.
+  const ExactProducts exact(ctx);
+  ops::gemm(ctx, ops::Trans::no, ops::Trans::no, 1, factor.average.view().reshape({factor.dim, 1}),
+            keep, 0, factor.inverse.view().reshape({factor.dim, 1}));
+  factor.stored_form.data<std::int32_t>()[0] = static_cast<std::int32_t>(factor.form);
+}
+
+void apply_direct(Context& ctx, const CurvatureOptions& options, const LayerCurvature& layer,
+                  TensorView weight) {
+  const Factor &a = layer.a, &g = layer.g;
+  // The transpose of a Linear's [out,d]: rows are divided by the diagonal of A.
+  const TensorView v = weight.reshape({a.dim, g.dim});
+  const ConstTensorView diagonal = a.inverse.view().flat();
+  Scratch scratch(ctx);
+  if (g.form == FactorForm::eigen) {
+    using ops::Trans;
+    const ConstTensorView vectors = g.inverse.view().reshape({g.dim, g.dim});
+    const TensorView projected = scratch.take_aligned(v.shape(), v.dtype());
+    ops::gemm(ctx, Trans::no, Trans::no, 1, v, vectors, 0, projected);
+    kernels::divide_by_products(ctx, projected, diagonal, g.values.view().flat(),
+                                options.damping.lambda);
+    return ops::gemm(ctx, Trans::no, Trans::yes, 1, projected, vectors, 0, v);
+  }
+  // On a device the damping is not known to the host: a view of one element, repeated `dim` times.
+  const TensorView shift = scratch.take({1}, v.dtype()), damped = scratch.take({a.dim}, v.dtype());
+  const TensorView ones = scratch.take({g.dim}, v.dtype());
+  ops::cast(ctx, a.shifts, shift);
+  ops::copy(ctx, TensorView{shift.raw(), v.dtype(), {a.dim}, {0}, v.device()}, damped);
+  ops::axpby(ctx, 1, diagonal, 1, damped);
+  ops::fill(ctx, ones, 1);
+  kernels::divide_by_products(ctx, v, damped, ones, 0);
+  apply_right(ctx, applied_factor(g, 0), {v, {}});
+}
+
+void invert_direct(TensorView copy, double shift) {
+  with_real("read factors", copy.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    for (std::int64_t i = 0; i < copy.numel(); ++i)
+      copy.data<T>()[i] = 1 / (copy.data<T>()[i] + static_cast<T>(shift));
+  });
+}
+
+}  // namespace dkfac::kfac
