@@ -15,7 +15,7 @@ endif()
 include(TestEnvironment)
 
 # Most of the time of a test is spent on its compilation. Linked last, because the last option counts.
-set(DKFAC_TEST_OPTIMISATION -O0 -g0 CACHE STRING "Options of tests in optimised builds")
+set(DKFAC_TEST_OPTIONS -O0 -g0 CACHE STRING "Compile options of tests in optimised builds, a list")
 add_library(dkfac_test_flags INTERFACE)
 if(DKFAC_SANITIZE)  # Optimising instrumented code takes longer than running it.
   target_compile_options(dkfac_test_flags INTERFACE -O0)
@@ -23,7 +23,7 @@ if(DKFAC_SANITIZE)  # Optimising instrumented code takes longer than running it.
     target_compile_options(dkfac_test_flags INTERFACE -fno-sanitize=undefined)
   endif()
 elseif(CMAKE_BUILD_TYPE MATCHES "^Rel")
-  target_compile_options(dkfac_test_flags INTERFACE ${DKFAC_TEST_OPTIMISATION})
+  target_compile_options(dkfac_test_flags INTERFACE ${DKFAC_TEST_OPTIONS})
 endif()
 
 # A compiler cache does not support precompiled headers.

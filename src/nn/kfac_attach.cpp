@@ -42,8 +42,11 @@ Counts counts_of(const Layer& layer) {
 /// positions: per sample; max_samples: of a step over all ranks, or 0.
 LayerSpec spec_of(const Layer& layer, std::int64_t positions, std::int64_t max_samples) {
   LayerSpec spec = layer.spec();
-  if (std::holds_alternative<NormSpec>(spec)) return spec;
   const Counts counts = counts_of(layer);
+  if (auto* norm = std::get_if<NormSpec>(&spec)) {
+    norm->scale = counts.weight > 0;
+    return spec;
+  }
   // Kronecker factors need a weight; a bias alone gets the first-order update.
   if (counts.weight == 0) return PlainSpec{.bias = counts.bias, .reason = "no trained weight"};
   std::visit(

@@ -91,7 +91,7 @@ void Model::set_input(const Shape& input) {
 
 ConstTensorView Model::forward(Context& ctx, ConstTensorView x, Mode mode) {
   require_memory();
-  // Indices are not cast; they give activations of the model's own dtype.
+  // Indices of an Embedding are not cast; they give activations of the model's own dtype.
   const bool indices = x.dtype() == DType::i32;
   DKFAC_CHECK(indices ? compute_ == dtype_ : x.dtype() == dtype_ || x.dtype() == compute_,
               "[model] '", name_, "' takes ", dtype_, " but the input is ", x.dtype(),

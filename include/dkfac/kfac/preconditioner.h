@@ -79,9 +79,10 @@ class DKFAC_API Preconditioner {
   /// own steps.
   [[nodiscard]] bool wants_input(LayerId layer) const;
   [[nodiscard]] bool wants_grad_output(LayerId layer) const;  ///< Also for record_normalization().
-  /// Records the input of the layer, x of its specification (layer_spec.h), which is only read.
-  /// Numbers are f64, f32, bf16 or f16. It is contiguous, but rows of a Linear's [n,in] may have
-  /// gaps. On a device, an index out of range causes the step to be rejected.
+  /// Records the input of the layer, x of its specification (layer_spec.h), which is only read:
+  /// f64, f32, bf16 or f16, the indices of an Embedding i32. It is contiguous, but rows of a
+  /// Linear's [n,in] may have gaps. An index out of range throws on the host; on a device it causes
+  /// the step to be rejected.
   ///
   /// Within a step, the inputs and the output gradients of a layer must be of the same samples and
   /// positions, in any order and split. An n of 0 is valid where other ranks or records have

@@ -60,8 +60,8 @@ struct DKFAC_API OperandStats {
 ///
 /// The A of an Embedding is diagonal: a[vocabulary] = beta*a + (number of times an index occurs)/(N
 /// P), P the product of all dimensions of input[n,...] but the first: contiguous i32 indices, which
-/// are counted, so operand, stats and sharing are not used. An index outside [0, vocabulary) throws
-/// InvalidArgument on the host and sets a[0] to NaN on a device.
+/// are counted, so operand, stats and sharing have no effect. An index outside [0, vocabulary)
+/// throws InvalidArgument on the host and sets a[0] to NaN on a device.
 DKFAC_API void compute_a(Context& ctx, const LayerSpec& spec, ConstTensorView input,
                          double global_batch, Operand operand, OperandStats stats, double beta,
                          TensorView a, WeightSharing sharing = WeightSharing::expand);

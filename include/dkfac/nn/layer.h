@@ -134,9 +134,9 @@ class LayerObserver {
 
 /// One differentiable operation with its parameters and the memory of its outputs. Activations are
 /// NHWC [n,h,w,c], [n,positions,features] or [n,features], contiguous, in memory of the device of
-/// the context that is passed to every call: f64, f32, bf16 or f16; indices are i32. On a device,
-/// passes are enqueued on the context's stream. Parameters and buffers are f64 for f64 and f32 for
-/// all others.
+/// the context that is passed to every call: f64, f32, bf16 or f16; indices of an Embedding are
+/// i32. On a device, passes are enqueued on the context's stream. Parameters and buffers are f64
+/// for f64 and f32 for all others.
 ///
 /// Memory is kept and only grows, so steps of one shape allocate nothing after the first. A layer
 /// owns its outputs in training; they are valid until its next pass. Without a Model it also owns
@@ -157,9 +157,11 @@ class Layer {
   [[nodiscard]] const std::string& name() const { return name_; }
   [[nodiscard]] virtual std::string describe() const = 0;  ///< Short description, such as "Conv2d
                                                            ///< 1->6 5x5 p2".
-  /// Specification that optimizers get; by default one without a curvature block. What depends on
-  /// parameters and batches is set by OptimizerAttachment: the numbers of a PlainSpec, max_rows and
-  /// sample_rows.
+  /// Specification that optimizers get; by default one without a curvature block. A layer with a
+  /// LinearSpec, Conv2dSpec or EmbeddingSpec calls on_forward() and on_backward() of its observer;
+  /// one with a NormSpec derives from NormalizingLayer. OptimizerAttachment sets what depends on
+  /// parameters and batches: the numbers of a PlainSpec, NormSpec::scale, max_rows and sample_rows.
+  /// Other layers without a trained weight get a PlainSpec.
   [[nodiscard]] virtual LayerSpec spec() const { return PlainSpec{}; }
   /// Shape of the output for an input shape. Throws InvalidArgument naming the layer and both
   /// shapes when the input does not fit.

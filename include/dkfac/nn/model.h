@@ -59,8 +59,9 @@ class Model {
   Model& operator=(Model&&) noexcept;
 
   /// Computes logits [n, classes] of dtype(), valid until the next pass. x: [n, input...] of
-  /// dtype() or compute(), or i32 indices. Images may have another height and width than input()
-  /// where every layer accepts them (convolutions, pooling over all of an image).
+  /// dtype() or compute(), or i32 indices for an Embedding. Images may have another height and
+  /// width than input() where every layer accepts them (convolutions, pooling over all of an
+  /// image).
   ConstTensorView forward(Context& ctx, ConstTensorView x, Mode mode);
   /// Computes gradients(), which it overwrites. grad_logits: of dtype().
   void backward(Context& ctx, ConstTensorView grad_logits);

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -17,9 +16,7 @@ class NormalizingLayer : public Layer {
  public:
   [[nodiscard]] std::int64_t channels() const { return channels_; }
   [[nodiscard]] LayerSpec spec() const override {
-    const auto is_scale = [](const Parameter& p) { return p.role == Role::norm_scale; };
     return NormSpec{.channels = channels_,
-                    .scale = std::ranges::any_of(parameters_, is_scale),
                     .over = normalizes_rows() ? NormOver::channels : NormOver::batch};
   }
   /// Whether each row of channels has its own mean and deviation, [rows]; otherwise each channel of

@@ -1,6 +1,4 @@
 #include <algorithm>
-#include <charconv>
-#include <string_view>
 
 #include <fmt/core.h>
 
@@ -87,6 +85,7 @@ void take_over(const SweepCommand& command, const fs::path& folder, SweepState& 
     if (run.status == "failed" && command.retry) {
       run.status = "waiting";
       run.error.clear();
+      run.exit_code = 0;
       run.scores.clear();
       // They get the epochs of the current rung, or of the last one.
       state.rungs_done = std::min(state.rungs_done, std::ssize(state.rungs) - 1);
@@ -106,21 +105,15 @@ void write_results(const SweepState& state, const fs::path& folder) {
   write_file(folder / "best.toml", to_toml(config));
 }
 
-/// The exit code in the error line of a failed run; `internal` where it left no such line.
-ExitCode code_in(const std::string& error) {
-  constexpr std::string_view kCode = " code=";
-  int code = static_cast<int>(ExitCode::internal);
-  if (const std::size_t at = error.find(kCode); at != std::string::npos)
-    std::from_chars(error.data() + at + kCode.size(), error.data() + error.size(), code);
-  return static_cast<ExitCode>(code);
-}
-
 void require_a_result(const SweepState& state, const fs::path& folder) {
   if (std::ranges::any_of(state.runs, [](const SweepRun& run) { return run.status != "failed"; }))
     return;
+  // Not try_again, with which the same command would continue.
+  const auto first = static_cast<ExitCode>(state.runs.front().exit_code);
+  const bool tells = first != ExitCode::ok && first != ExitCode::try_again;
   throw RunError({0,
                   {0, "sweep"},
-                  code_in(state.runs.front().error),
+                  tells ? first : ExitCode::internal,
                   fmt::format("[sweep] every run failed, the first with: {}; their output is in "
                               "'{}', and --retry repeats them",
                               state.runs.front().error, (folder / "logs").string())},

@@ -196,6 +196,7 @@ class SweepRunner {
         run.status = "failed";
         run.error = end == 0 ? "ended without the epochs it was to train"
                              : error_in(log_of(run), slot.log_begin, end);
+        run.exit_code = std::max(0, end);
       }
     } catch (const Error& error) {
       run.status = "failed";

@@ -64,6 +64,7 @@ ordered_json run_json(const SweepRun& run, std::size_t place) {
     json["train_seconds"] = finite_or_null(run.result.train_seconds);
   }
   if (!run.error.empty()) json["error"] = run.error;
+  if (run.exit_code != 0) json["exit_code"] = run.exit_code;
   return json;
 }
 
@@ -77,6 +78,7 @@ void restore_run(const ordered_json& json, SweepRun& run) {
   if (std::ranges::find(states, run.status) == states.end())
     throw Impossible(fmt::format("{} is '{}'", run.point.name, printable(run.status)));
   run.error = json.value("error", "");
+  run.exit_code = json.value("exit_code", 0);
   for (const auto& [text, score] : json.at("scores").items()) {
     std::int64_t epochs = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), epochs);

@@ -19,6 +19,7 @@ struct SweepRun {
   Trial point;
   std::string status = "waiting";              ///< Otherwise "ok", "dropped" or "failed".
   std::string error = {};                      ///< Error line of a failed run.
+  int exit_code = 0;                           ///< Of a failed run; 0: ended by a signal, unknown.
   std::map<std::int64_t, double> scores = {};  ///< By the epochs after which it was scored.
   RunResult result = {};                       ///< From its result.json, where there is one.
 };

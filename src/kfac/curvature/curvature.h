@@ -200,7 +200,7 @@ class Curvature {
   void check_range(StatisticId id);
   /// Add a record to the slot of its statistic. count: rows of the record.
   void add_triangles(const KroneckerBlock& block, const FactorRecord& record, StatisticId id);
-  void add_direct(const KroneckerBlock& block, const FactorRecord& record, StatisticId id);
+  void add_diagonal(const KroneckerBlock& block, const FactorRecord& record, StatisticId id);
   void add_rows(const Caller& caller, const KroneckerBlock& block, const FactorRecord& record,
                 StatisticId id, std::int64_t count);
   void record_scales(KroneckerBlock& block, const FactorRecord& record);

@@ -2,7 +2,7 @@
 
 #include "dkfac/core/ops.h"
 
-#include "kfac/inverse/direct_factor.h"
+#include "kfac/inverse/diagonal_factor.h"
 #include "kfac/statistics/factor_data.h"
 
 namespace dkfac::kfac {
@@ -35,7 +35,8 @@ FailureCounts KroneckerBlock::failures(StatisticKind kind) const {
 
 std::int64_t KroneckerBlock::recorded_rows(const Caller& caller, StatisticKind kind,
                                            ConstTensorView data) const {
-  if (kind == StatisticKind::a && given_a(spec).is_direct()) return direct_rows(caller, spec, data);
+  if (kind == StatisticKind::a && given_a(spec).is_diagonal())
+    return diagonal_rows(caller, spec, data);
   const FactorData checked =
       kind == StatisticKind::a ? a_data(caller, spec, data) : g_data(caller, spec, data);
   return checked.patches.rows();

@@ -7,7 +7,7 @@
 #include "core/shared/read_back.h"
 #include "kfac/curvature/curvature.h"
 #include "kfac/inverse/apply_factor.h"
-#include "kfac/inverse/direct_factor.h"
+#include "kfac/inverse/diagonal_factor.h"
 
 namespace dkfac::kfac {
 namespace {
@@ -41,7 +41,7 @@ Tensor matrices(Context& ctx, const Factor& factor, Write&& write) {
 
 Tensor whole_average(Context& ctx, const Factor& factor) {
   const ConstTensorView average = factor.average.view();
-  if (factor.is_direct()) return on_host(ctx, average);
+  if (factor.is_diagonal()) return on_host(ctx, average);
   return matrices(ctx, factor, [&](int group, TensorView out) {
     if (factor.form == FactorForm::low_rank) {
       const ExactProducts exact(ctx);
@@ -55,9 +55,9 @@ Tensor whole_average(Context& ctx, const Factor& factor) {
 
 /// Forms the inverse explicitly, in any form by applying it to the identity.
 Tensor whole_inverse(Context& ctx, const Factor& factor) {
-  if (factor.is_direct()) {
+  if (factor.is_diagonal()) {
     Tensor out = on_host(ctx, factor.inverse.view().flat());
-    invert_direct(out, read_back<double>(ctx, factor.shifts)[0]);
+    invert_diagonal(out, read_back<double>(ctx, factor.shifts)[0]);
     return out;
   }
   return matrices(ctx, factor, [&](int group, TensorView out) {

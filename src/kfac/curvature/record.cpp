@@ -165,8 +165,8 @@ void Curvature::add_triangles(const KroneckerBlock& block, const FactorRecord& r
   if (s.records > 0) ops::axpby(records_on(), 1, packed, 1, slot);
 }
 
-void Curvature::add_direct(const KroneckerBlock& block, const FactorRecord& record,
-                           StatisticId id) {
+void Curvature::add_diagonal(const KroneckerBlock& block, const FactorRecord& record,
+                             StatisticId id) {
   const TensorView slot = slot_of(id);
   block.compute(records_on(), record, statistic(id).records == 0 ? 0 : 1, slot);
   ops::count_nonfinite(records_on(), slot, nonfinite_);
@@ -220,7 +220,7 @@ void Curvature::record_factor(const char* call, StatisticKind kind, LayerId id,
       sharing == WeightSharing::reduce ? 1 : positions_of(count, data.dim(0));
   const double global = begin_record(caller, recorded, data, count, positions, scale);
   const Sampled x = sample(data, global, options_.statistics.fraction);
-  const FactorPlan& plan = statistic(recorded).plan.factor;  // Direct: no product, so no operand.
+  const FactorPlan& plan = statistic(recorded).plan.factor;  // A diagonal has no operand.
   const FactorRecord record{
       .kind = kind,
       .data = x.data,
@@ -229,7 +229,7 @@ void Curvature::record_factor(const char* call, StatisticKind kind, LayerId id,
                            : sample_gradient_scale(options_.loss_reduction,
                                                    data.dim(0) * options_.statistics.micro_batches,
                                                    std::llround(global), scale.loss_scale),
-      .operand = plan.is_direct()
+      .operand = plan.is_diagonal()
                      ? Operand{options_.dtype, 1}
                      : operand(recorded, x.data,
                                is_a ? 1 : summed_positions(block->spec, sharing, x.data)),
@@ -237,8 +237,8 @@ void Curvature::record_factor(const char* call, StatisticKind kind, LayerId id,
       .sharing = sharing};
   if (plan.form == FactorForm::low_rank)
     add_rows(caller, *block, record, recorded, x.data.dim(0) * positions);
-  else if (plan.is_direct())
-    add_direct(*block, record, recorded);
+  else if (plan.is_diagonal())
+    add_diagonal(*block, record, recorded);
   else
     add_triangles(*block, record, recorded);
   if (scales_due(index)) record_scales(*block, record);

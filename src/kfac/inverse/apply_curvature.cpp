@@ -5,7 +5,7 @@
 #include "core/shared/exact_products.h"
 #include "kfac/inverse/apply_factor.h"
 #include "kfac/inverse/backend_inverse.h"
-#include "kfac/inverse/direct_factor.h"
+#include "kfac/inverse/diagonal_factor.h"
 #include "kfac/inverse/layer_curvature.h"
 #include "kfac/inverse/small_groups.h"
 
@@ -64,7 +64,7 @@ void apply(Context& ctx, const LayerSpec& spec, const CurvatureOptions& options,
     return precondition_norm(ctx, options.statistics.batch_norm, layer.fisher,
                              options.damping.normalization * options.damping.lambda, weight, bias);
   }
-  if (layer.a.is_direct()) return apply_direct(ctx, options, layer, weight);
+  if (layer.a.is_diagonal()) return apply_diagonal(ctx, options, layer, weight);
   const auto [matrix, column] = columns_of(g.dim * g.groups, weight, bias);
   if (weight.device().is_cuda() && g.groups > 1 && g.form == FactorForm::inverse)
     return cuda::apply_groups(ctx, layer.a.inverse, g.inverse, matrix, column);

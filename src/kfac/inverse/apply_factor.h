@@ -30,7 +30,7 @@ struct Columns {
 
 /// One group of a factor in the form in which it is applied.
 struct AppliedFactor {
-  FactorForm form = FactorForm::inverse;  ///< Not eigen, nor direct.
+  FactorForm form = FactorForm::inverse;  ///< Neither eigen nor diagonal.
   ConstTensorView inverse;                ///< [d,d]; low_rank: [rows,d].
   double shift = 0;                       ///< low_rank only, on the host.
   ConstTensorView shift_there = {};       ///< low_rank only, on a device: f64[1].

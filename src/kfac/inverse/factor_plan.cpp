@@ -112,7 +112,7 @@ std::int64_t g_size(const LayerSpec& spec) { return given_g(spec).statistic_nume
 
 FactorPlan plan_a(const LayerSpec& spec, const CurvatureOptions& options, Device device) {
   const FactorPlan a = given_a(spec);
-  return a.is_set() && !a.is_direct() ? chosen(a, spec, options, device, g_dim(spec)) : a;
+  return a.is_set() && !a.is_diagonal() ? chosen(a, spec, options, device, g_dim(spec)) : a;
 }
 
 FactorPlan plan_g(const LayerSpec& spec, const CurvatureOptions& options, Device device) {

@@ -34,14 +34,14 @@ struct FactorPlan {
   /// Number of elements of a statistic, and of the average: [groups * packed_size(dim)]; low_rank:
   /// [rows * dim]; diagonal: [dim].
   [[nodiscard]] std::int64_t statistic_numel() const;
-  /// Whether the factor is no matrix, so that nothing is multiplied or factorised: all operations
-  /// on it are those of direct_factor.h.
-  [[nodiscard]] bool is_direct() const { return form == FactorForm::diagonal; }
+  /// Whether nothing is multiplied or factorised: operations on the factor are those of
+  /// diagonal_factor.h.
+  [[nodiscard]] bool is_diagonal() const { return form == FactorForm::diagonal; }
   /// Width of the packed triangles that a statistic consists of (low_rank has none).
-  [[nodiscard]] std::int64_t triangle() const { return is_direct() ? 1 : dim; }
+  [[nodiscard]] std::int64_t triangle() const { return is_diagonal() ? 1 : dim; }
   /// Order of the matrices that a rebuild factorises: dim; low_rank: rows; diagonal: 0.
   [[nodiscard]] std::int64_t factorised() const {
-    if (is_direct()) return 0;
+    if (is_diagonal()) return 0;
     return form == FactorForm::low_rank ? rows : dim;
   }
   /// [groups,dim,dim]; low_rank: [1,rows,dim]; diagonal: [1,1,dim].

@@ -72,7 +72,7 @@ LayerCurvature make_layer_curvature(Context& ctx, const LayerSpec& spec,
 
 void check_finite(Context& ctx, const FactorPlan& plan, ConstTensorView statistic,
                   TensorView finite_check) {
-  if (!plan.is_set() || plan.is_direct()) return ops::max_abs(ctx, statistic, finite_check);
+  if (!plan.is_set() || plan.is_diagonal()) return ops::max_abs(ctx, statistic, finite_check);
   if (plan.form == FactorForm::low_rank) return ops::dot(ctx, statistic, statistic, finite_check);
   kernels::packed_diagonals(ctx, statistic, plan.dim, finite_check);
 }

@@ -40,8 +40,8 @@ struct RowShare {
 /// whole blocks of `block` samples (ghost groups of a BatchNorm).
 [[nodiscard]] std::int64_t sampled(std::int64_t samples, double fraction, std::int64_t block = 1);
 
-/// StatisticsOptions::sharing, except that a layer with a direct A always uses expand: it has no
-/// means over positions.
+/// StatisticsOptions::sharing, except that a layer with a diagonal A always uses expand: means
+/// over positions have an A that is not diagonal.
 [[nodiscard]] WeightSharing sharing_of(const LayerSpec& spec, const CurvatureOptions& options);
 /// Operations for computing the statistic of `samples` samples with `positions` positions each.
 /// - Factors: build_flops() of their plan.

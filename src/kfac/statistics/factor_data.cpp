@@ -55,8 +55,8 @@ constexpr const char* kGradOutput = "the output gradient";
 }  // namespace
 
 FactorData a_data(const Caller& caller, const LayerSpec& spec, ConstTensorView input) {
-  DKFAC_CHECK(!given_a(spec).is_direct(), caller, "A of ", describe(spec),
-              " is no matrix; only compute_a() computes it");
+  DKFAC_CHECK(!given_a(spec).is_diagonal(), caller, "A of ", describe(spec),
+              " is stored as its diagonal, which only compute_a() computes");
   check_elements(caller, kInput, input);
   if (const auto* linear = std::get_if<LinearSpec>(&spec)) {
     FactorData data = rows_data(caller, kInput, input, linear->in);

@@ -8,7 +8,7 @@
 #include "dkfac/core/ops.h"
 
 #include "core/shared/checks.h"
-#include "kfac/inverse/direct_factor.h"
+#include "kfac/inverse/diagonal_factor.h"
 #include "kfac/statistics/factor_data.h"
 #include "kfac/statistics/panels.h"
 
@@ -170,8 +170,8 @@ void compute_a(Context& ctx, const LayerSpec& spec, ConstTensorView input, doubl
                Operand operand, OperandStats stats, double beta, TensorView a,
                WeightSharing sharing) {
   check_statistic(kComputeA, spec, global_batch, operand);
-  if (given_a(spec).is_direct())
-    return compute_direct(ctx, kComputeA, spec, input, global_batch, beta, a);
+  if (given_a(spec).is_diagonal())
+    return compute_diagonal(ctx, kComputeA, spec, input, global_batch, beta, a);
   const FactorData data = a_data(kComputeA, spec, input);
   check_factor(kComputeA, "A", data, a);
   Scratch scratch(ctx);

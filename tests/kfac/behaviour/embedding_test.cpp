@@ -196,7 +196,7 @@ TEST(EmbeddingCurvature, AddsFrequenciesToWhatIsThere) {
       contains(message_of([&] {
                  (void)a_rows(ctx, spec, input, 4, rounded, {}, view_of(rows.data(), {4, 3}));
                }),
-               "A of embedding 3->2 is no matrix"));
+               "A of embedding 3->2 is stored as its diagonal"));
 }
 
 TEST(EmbeddingCurvature, RefusesWhatAreNoIndices) {

@@ -9,7 +9,7 @@
 #include "core/shared/parallel.h"
 #include "kfac/inverse/backend_refresh.h"
 #include "kfac/inverse/damping_split.h"
-#include "kfac/inverse/direct_factor.h"
+#include "kfac/inverse/diagonal_factor.h"
 #include "kfac/inverse/small_groups.h"
 
 namespace dkfac::kfac::cpu {
@@ -23,8 +23,8 @@ double trace_of(Context& ctx, const Factor& factor, int group) {
     ops::dot(ctx, average, average, view_of(&trace, {1}));
     return trace;
   }
-  if (factor.is_direct()) {
-    direct_trace(ctx, factor, view_of(&trace, {1}));
+  if (factor.is_diagonal()) {
+    diagonal_trace(ctx, factor, view_of(&trace, {1}));
     return trace;
   }
   const std::int64_t size = ops::packed_size(factor.dim);
@@ -59,8 +59,8 @@ void rebuild(Context& ctx, RefreshTask& task) {
   auto* shifts = factor.shifts.data<double>();
   task.stage = InverseStage::damped;
   factor.failed_group = -1;
-  if (factor.is_direct()) {
-    take_direct(ctx, factor);
+  if (factor.is_diagonal()) {
+    take_diagonal(ctx, factor);
     task.written = true;
     return;
   }

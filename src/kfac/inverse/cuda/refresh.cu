@@ -16,7 +16,7 @@
 #include "kfac/inverse/cuda/rebuild.h"
 #include "kfac/inverse/cuda/refresh_functors.h"
 #include "kfac/inverse/cuda/store.h"
-#include "kfac/inverse/direct_factor.h"
+#include "kfac/inverse/diagonal_factor.h"
 
 namespace dkfac::kfac::cuda {
 namespace {
@@ -38,7 +38,7 @@ template <class T>
 void trace_groups(Context& ctx, const Factor& factor, double* out) {
   const dkfac::cuda::Sum<double> sum;
   const T* average = factor.average.data<T>();
-  if (factor.is_direct()) return direct_trace(ctx, factor, {out, DType::f64, {1}, ctx.device()});
+  if (factor.is_diagonal()) return diagonal_trace(ctx, factor, {out, DType::f64, {1}, ctx.device()});
   if (factor.form == FactorForm::low_rank) {
     reduce_rows<double>(ctx, 1, factor.average.numel(), sum, Square<T>{average},
                         Store<double>{out});
@@ -198,8 +198,8 @@ void run_job(Context& ctx, std::span<RefreshTask> tasks, const Blocks& blocks, c
   const Block<T>* table = blocks.write<T>(ctx, scratch, job);
   const Part& part = job.parts.front();
   Factor& factor = *tasks[part.task].factor;
-  if (factor.is_direct()) {
-    take_direct(ctx, factor);
+  if (factor.is_diagonal()) {
+    take_diagonal(ctx, factor);
     return ops::fill(ctx, blocks.stage_of(part), static_cast<double>(InverseStage::damped));
   }
   const FactorGroup block = group_of(factor, static_cast<int>(part.first));

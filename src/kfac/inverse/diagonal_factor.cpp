@@ -1,4 +1,4 @@
-#include "kfac/inverse/direct_factor.h"
+#include "kfac/inverse/diagonal_factor.h"
 
 #include "dkfac/core/error.h"
 #include "dkfac/core/ops.h"
@@ -8,10 +8,9 @@
 #include "kfac/inverse/apply_factor.h"
 #include "kfac/inverse/backend_inverse.h"
 
-/// FactorForm::diagonal, the A of an Embedding: the frequency of each index.
 namespace dkfac::kfac {
 
-std::int64_t direct_rows(const Caller& caller, const LayerSpec& spec, ConstTensorView input) {
+std::int64_t diagonal_rows(const Caller& caller, const LayerSpec& spec, ConstTensorView input) {
   constexpr const char* kInput = "the input";
   check_memory(caller, kInput, input);
   DKFAC_CHECK(input.dtype() == DType::i32 && input.ndim() >= 1, caller, kInput, " is ",
@@ -30,10 +29,11 @@ std::int64_t direct_rows(const Caller& caller, const LayerSpec& spec, ConstTenso
   return input.numel();
 }
 
-void compute_direct(Context& ctx, const Caller& caller, const LayerSpec& spec,
-                    ConstTensorView input, double global_batch, double beta, TensorView a) {
-  const std::int64_t rows = direct_rows(caller, spec, input), d = a_dim(spec);
+void compute_diagonal(Context& ctx, const Caller& caller, const LayerSpec& spec,
+                      ConstTensorView input, double global_batch, double beta, TensorView a) {
+  const std::int64_t rows = diagonal_rows(caller, spec, input), d = a_dim(spec);
   check_shape(caller, "A", a, {d});
+  check_floating(caller, "A", a);
   Scratch scratch(ctx);
   // Counted in whole numbers, hence exact, and scaled once.
   const TensorView counts = scratch.take({d, 1}, a.dtype());
@@ -47,11 +47,11 @@ void compute_direct(Context& ctx, const Caller& caller, const LayerSpec& spec,
   ops::axpby(ctx, 1 / all, counts.flat(), beta, a);
 }
 
-void direct_trace(Context& ctx, const Factor& factor, TensorView trace) {
+void diagonal_trace(Context& ctx, const Factor& factor, TensorView trace) {
   ops::sum(ctx, factor.average, trace);
 }
 
-void take_direct(Context& ctx, Factor& factor) {
+void take_diagonal(Context& ctx, Factor& factor) {
   // The damping s, representable in the factor's dtype, as all workers of the layer receive it. It
   // is given as -s where a factor of the layer is zero, so that the inverse is that of sI.
   const DType dtype = factor.average.dtype();
@@ -70,8 +70,8 @@ void take_direct(Context& ctx, Factor& factor) {
   factor.stored_form.data<std::int32_t>()[0] = static_cast<std::int32_t>(factor.form);
 }
 
-void apply_direct(Context& ctx, const CurvatureOptions& options, const LayerCurvature& layer,
-                  TensorView weight) {
+void apply_diagonal(Context& ctx, const CurvatureOptions& options, const LayerCurvature& layer,
+                    TensorView weight) {
   const Factor &a = layer.a, &g = layer.g;
   // The transpose of a Linear's [out,d]: rows are divided by the diagonal of A.
   const TensorView v = weight.reshape({a.dim, g.dim});
@@ -97,7 +97,7 @@ void apply_direct(Context& ctx, const CurvatureOptions& options, const LayerCurv
   apply_right(ctx, applied_factor(g, 0), {v, {}});
 }
 
-void invert_direct(TensorView copy, double shift) {
+void invert_diagonal(TensorView copy, double shift) {
   with_real("read factors", copy.dtype(), [&](auto zero) {
     using T = decltype(zero);
     for (std::int64_t i = 0; i < copy.numel(); ++i)
