@@ -259,9 +259,9 @@ void Curvature::record_fisher(LayerId id, ConstTensorView x, ConstTensorView mea
   const double sample_scale =
       sample_gradient_scale(options_.loss_reduction, x.dim(0) * options_.statistics.micro_batches,
                             std::llround(global), scale.loss_scale);
-  // Ghost groups have one mean each, so whole groups are sampled. With NormOver::channels each row
-  // has a mean.
-  const bool by_rows = norm.over == NormOver::channels, ghosts = mean.ndim() == 2;
+  // Ghost groups have one mean each, so whole groups are sampled; a single group is the batch. With
+  // NormOver::channels each row has a mean.
+  const bool by_rows = norm.over == NormOver::channels, ghosts = groups > 1;
   const std::int64_t group = ghosts ? std::max<std::int64_t>(1, x.dim(0) / groups) : 1;
   const Sampled part = sample(x, global, options_.statistics.fraction, group);
   const std::int64_t n = part.data.dim(0);
