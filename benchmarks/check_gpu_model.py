@@ -50,6 +50,11 @@ KFAC_KERNELS = {
     "ranges of operands": ["reduce_rows OperandRange JoinRanges EachPack StoreRange"],
     "Fisher of the norms": ["reduce_cols PositionSums AddPositions PositionTerm StoreGradients",
                             "reduce_cols GradientProducts AddProducts ProductTerm StoreFisher"],
+    # In place of the sums over the batch, which are fewer then.
+    "sums of each sample": [
+        "sum_columns SampleGradientRows StoreSampleGradients", "sum_columns SampleGradientRows StorePairs",
+        "sum_columns PairRows StoreSampleGradients", "sum_columns SampleRows StoreGradients",
+        "sum_columns GradientRows StorePairs", "sum_columns PairRows StoreGradients"],
     "packing": ["reduce_rows Sum PackAndCount AddCount"],
     "checks": ["reduce_rows Sum Terms AddCount", "reduce_rows Sum PackedDiagonal StoreNumber",
                "reduce_rows Max Terms StoreLargest"],

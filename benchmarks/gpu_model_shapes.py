@@ -41,6 +41,7 @@ class Switches:
     precondition_graph: bool = False
     precondition_batched: bool = False  # layers of one shape in one call
     statistics_graph: bool = False  # steps with statistics are recorded
+    sample_sums: bool = False  # the Fisher of a norm from sums of each sample of its backward pass
     stagger_inverses: bool = True
     delay_inverses: bool = False
     statistics_fraction: float = 1.0

@@ -34,4 +34,13 @@ std::int64_t check_norm(const Caller& caller, const NormSpec& spec, ConstTensorV
                         ConstTensorView mean, ConstTensorView inv_std, ConstTensorView grad_output,
                         Device device);
 
+/// Data of samples, [n,...], and the number of consecutive ones that form a ghost group, or 1.
+struct NormSamples {
+  ConstTensorView data;
+  std::int64_t per_group = 1;
+};
+/// Checks gradients[n,2,c] or [groups,n/groups,2,c] as check_norm() does, and returns [n,2,c].
+[[nodiscard]] NormSamples check_norm_samples(const Caller& caller, const NormSpec& spec,
+                                             ConstTensorView gradients, Device device);
+
 }  // namespace dkfac::kfac
