@@ -259,7 +259,7 @@ void Curvature::add_fisher(const char* call, LayerId id, RecordScale scale, Chec
   const Caller caller(call, block.name);
   const NormSpec& norm = block.normalization(caller);
   if (!due(block.g)) return;
-  // Ghost groups have one mean each, so whole groups are sampled.
+  // Ghost groups have one mean each, so whole groups are sampled; a single group is the batch.
   const auto [data, per_group] = check(caller, norm);
   const std::int64_t samples = data.dim(0);
   const double global = begin_record(caller, block.g, data, samples, scale);
@@ -277,26 +277,22 @@ void Curvature::add_fisher(const char* call, LayerId id, RecordScale scale, Chec
 void Curvature::record_fisher(LayerId id, ConstTensorView x, ConstTensorView mean,
                               ConstTensorView inv_std, ConstTensorView grad_output,
                               RecordScale scale) {
-  const bool ghosts = mean.ndim() == 2 && mean.dim(0) > 1;  // One group is the batch.
-  std::int64_t group = 1;
+  std::int64_t groups = 1;
   add_fisher(
       "record_normalization", id, scale,
       [&](const Caller& caller, const NormSpec& norm) {
-        const std::int64_t groups =
-            check_norm(caller, norm, x, mean, inv_std, grad_output, ctx_.device());
-        if (ghosts) group = std::max<std::int64_t>(1, x.dim(0) / groups);
-        return NormSamples{x, group};
+        groups = check_norm(caller, norm, x, mean, inv_std, grad_output, ctx_.device());
+        return NormSamples{x, groups > 1 ? std::max<std::int64_t>(1, x.dim(0) / groups) : 1};
       },
       [&](const NormSpec& norm, ConstTensorView part, double batch, double sample_scale,
           double beta, TensorView fisher) {
-        // With NormOver::channels each row has a mean.
-        const bool by_rows = norm.over == NormOver::channels;
-        const std::int64_t n = part.dim(0);
+        const std::int64_t n = part.dim(0), all = x.dim(0);
+        // One group has one mean; with NormOver::channels each row has.
+        const bool is_shared = groups == 1 && norm.over != NormOver::channels;
         const auto first = [&](ConstTensorView view) {
-          if (n == x.dim(0) || !(ghosts || by_rows)) return view;
-          return view.slice(0, 0, by_rows ? view.dim(0) / x.dim(0) * n : n / group);
+          return n == all || is_shared ? view : view.slice(0, 0, view.dim(0) * n / all);
         };
-        const ConstTensorView dy = n < x.dim(0) ? grad_output.slice(0, 0, n) : grad_output;
+        const ConstTensorView dy = n < all ? grad_output.slice(0, 0, n) : grad_output;
         compute_norm_fisher(records_on(), norm, options_.statistics.batch_norm, part, first(mean),
                             first(inv_std), dy, batch, sample_scale, beta, fisher);
       });
