@@ -42,7 +42,7 @@ KERNELS = {
 UPDATES = ["for_each_2d ElementwiseUpdate", "for_each_2d KfacStep"]
 LIBRARY = ["cublas", "cublas trsm batched", "cusolver potrf", "cusolver potri", "cusolver potrf batched"]
 KFAC_KERNELS = {
-    "preconditioning of norms": ["for_each SolveNorm"],
+    "preconditioning of norms": ["for_each SolveNorms"],
     "patches and sums": ["for_each FillPatches", "for_each PadImages", "for_each CopyLines",
                          "for_each CopyCorners", "for_each SumParts", "for_each_2d SumPartsInto",
                          "for_each_2d AssembleOffsets", "reduce_cols Sum ColumnElement BlendInto",

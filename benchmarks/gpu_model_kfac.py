@@ -312,9 +312,8 @@ def preconditioning(switches, rates, pixels, first):
         for columns in (a - 1, 1) if layer.has_bias else (a,):
             products.call(Call(2 * count * g * a * columns,
                                4 * count * (g * a + a * columns + g * columns)), rate)
-    for layer in layers:
-        if layer.conv:
-            norms.kernels(1, 28 * layer.g)
+    channels = [layer.g for layer in layers if layer.conv]
+    norms.kernels(math.ceil(len(channels) / (64 if switches.norms_together else 1)), 28 * sum(channels))
     return [t.group for t in (products, norms, flags)]
 
 
