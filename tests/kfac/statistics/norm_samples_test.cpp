@@ -65,8 +65,8 @@ struct SummedBatch {
 constexpr NormFisher kModes[] = {NormFisher::diagonal, NormFisher::unit_wise, NormFisher::full};
 
 /// Result of compute(out) on a statistic full of `old`.
-Vector statistic(Context& ctx, const NormSpec& spec, NormFisher mode, double old,
-                 const std::function<void(TensorView)>& compute, DType dtype = DType::f64) {
+Vector norm_statistic(Context& ctx, const NormSpec& spec, NormFisher mode, double old,
+                      const std::function<void(TensorView)>& compute, DType dtype = DType::f64) {
   const Shape shape = mode == NormFisher::full ? Shape{norm_size(spec, mode)}
                                                : Shape{norm_rows(spec, mode), spec.channels};
   Tensor out = Tensor::empty(ctx, shape, dtype);
@@ -76,7 +76,7 @@ Vector statistic(Context& ctx, const NormSpec& spec, NormFisher mode, double old
 }
 Vector from_samples(Context& ctx, const NormSpec& spec, NormFisher mode, ConstTensorView samples,
                     double beta = 0, double old = kNan, DType dtype = DType::f64) {
-  return statistic(
+  return norm_statistic(
       ctx, spec, mode, old,
       [&](TensorView out) { compute_norm_fisher(ctx, spec, mode, samples, 50, 3, beta, out); },
       dtype);
@@ -91,7 +91,7 @@ TEST(NormSampleGradients, GiveTheFisherThatTheirBatchGives) {
         for (const double beta : {0.0, 0.5}) {
           const NormSpec spec{.channels = b.channels, .scale = scale};
           const double old = beta == 0 ? kNan : 2;
-          const Vector expected = statistic(ctx, spec, mode, old, [&](TensorView out) {
+          const Vector expected = norm_statistic(ctx, spec, mode, old, [&](TensorView out) {
             compute_norm_fisher(ctx, spec, mode, b.view(b.x), b.statistics(b.mean),
                                 b.statistics(b.inv_std), b.view(b.dy), 50, 3, beta, out);
           });
@@ -156,7 +156,7 @@ TEST(NormSampleGradients, GiveTheSameAtEveryNumberOfThreads) {
 
 /// The Fisher after a step of `options`, recorded by record(preconditioner, layer, part, scale).
 template <class Record>
-Vector recorded(const CurvatureOptions& options, std::int64_t channels, Record record) {
+Vector recorded_fisher(const CurvatureOptions& options, std::int64_t channels, Record record) {
   Preconditioner preconditioner(comm::make_self(), options);
   const LayerId layer = preconditioner.add_layer("norm", NormSpec{.channels = channels});
   for (int part = 0; part < options.statistics.micro_batches; ++part)
@@ -183,7 +183,7 @@ TEST(NormSampleGradients, AreRecordedInPlaceOfTheirBatch) {
           options.statistics.batch_norm = mode;
           options.statistics.fraction = fraction;
           const auto record = [&](bool by_sample) {
-            return recorded(
+            return recorded_fisher(
                 options, 5, [&](Preconditioner& to, LayerId layer, int part, RecordScale scale) {
                   const SummedBatch& b = batches[part];
                   if (by_sample)

@@ -36,12 +36,12 @@ class WholeBatches final : public nn::LayerObserver {
   nn::LayerObserver& inner_;
 };
 
-struct Case {
+struct FisherCase {
   std::string name;
   std::function<void(Recipe&)> set;
 };
 
-std::vector<Case> cases() {
+std::vector<FisherCase> fisher_cases() {
   const auto statistics = [](std::function<void(kfac::StatisticsOptions&)> change) {
     return [change](Recipe& r) {
       r.change = [change](kfac::CurvatureOptions& o) { change(o.statistics); };
@@ -61,10 +61,10 @@ std::vector<Case> cases() {
           {"LossScale", [](Recipe& r) { r.loss_scale = [](int) { return 256.0; }; }}};
 }
 
-class SampleFisher : public ::testing::TestWithParam<Case> {};
+class SampleFisher : public ::testing::TestWithParam<FisherCase> {};
 
 /// Weights after a few steps, and the Fisher of every normalisation.
-std::vector<std::vector<double>> trained(const Recipe& recipe, bool by_sample) {
+std::vector<std::vector<double>> trained_fishers(const Recipe& recipe, bool by_sample) {
   ModelTraining training(recipe, Device::cuda());
   WholeBatches whole(training.attachment());
   if (!by_sample) training.model().set_observer(&whole);
@@ -87,7 +87,7 @@ TEST_P(SampleFisher, TrainsAsTheFisherOfWholeBatches) {
   model.input = Shape{8, 8, 3};
   Recipe recipe{.model = model, .method = Method::kfac, .batch = 8, .steps = 4};
   GetParam().set(recipe);
-  const auto by_sample = trained(recipe, true), whole = trained(recipe, false);
+  const auto by_sample = trained_fishers(recipe, true), whole = trained_fishers(recipe, false);
   ASSERT_EQ(by_sample.size(), whole.size());
   // n = 8 samples of 64 positions, 4 steps of inverses whose condition is below 1e2: c = 400.
   const double bound = 400.0 * 8 * 64 * std::numeric_limits<double>::epsilon();
@@ -97,7 +97,7 @@ TEST_P(SampleFisher, TrainsAsTheFisherOfWholeBatches) {
   EXPECT_NE(by_sample, whole);
 }
 
-INSTANTIATE_TEST_SUITE_P(Kfac, SampleFisher, ::testing::ValuesIn(cases()),
+INSTANTIATE_TEST_SUITE_P(Kfac, SampleFisher, ::testing::ValuesIn(fisher_cases()),
                          [](const auto& of) { return of.param.name; });
 
 }  // namespace

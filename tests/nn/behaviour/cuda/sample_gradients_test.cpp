@@ -75,12 +75,12 @@ Watched watched(MakeLayer make, DType dtype, const Shape& input, bool observed, 
 }
 
 template <std::int64_t kGroups, ActivationKind kActivation, bool kTrained = true>
-std::unique_ptr<Layer> norm() {
+std::unique_ptr<Layer> make_norm() {
   return std::make_unique<BatchNorm2d>(
       16, BatchNormOptions{
               .groups = kGroups, .trainable_scale = kTrained, .activation = {kActivation, 0.3}});
 }
-std::unique_ptr<Layer> residual() {
+std::unique_ptr<Layer> make_residual() {
   auto body = std::make_unique<Sequential>();
   body->add<BatchNorm2d>("bn", 16, BatchNormOptions{});
   return std::make_unique<Residual>(std::move(body), nullptr,
@@ -105,8 +105,8 @@ std::vector<double> sums_of(const std::vector<std::vector<double>>& seen, std::s
 TEST_P(DeviceSampleGradients, AreShownInPlaceOfTheBatch) {
   constexpr auto kNone = ActivationKind::none, kRelu = ActivationKind::relu,
                  kCelu = ActivationKind::celu;
-  for (const MakeLayer make :
-       {&norm<1, kNone>, &norm<2, kRelu>, &norm<1, kCelu>, &norm<1, kRelu, false>, &residual}) {
+  for (const MakeLayer make : {&make_norm<1, kNone>, &make_norm<2, kRelu>, &make_norm<1, kCelu>,
+                               &make_norm<1, kRelu, false>, &make_residual}) {
     const Shape input{4, 6, 7, 16};
     const Watched shown = watched(make, dtype(), input, true, true, false),
                   summed = watched(make, dtype(), input, true, true, true);
@@ -131,7 +131,7 @@ TEST_P(DeviceSampleGradients, AreShownInPlaceOfTheBatch) {
 /// In a step without statistics the layer does what it does without an observer.
 TEST_P(DeviceSampleGradients, AreNotMadeForAnObserverThatDoesNotWantThem) {
   for (const MakeLayer make :
-       {&norm<2, ActivationKind::relu>, &norm<1, ActivationKind::none>, &residual}) {
+       {&make_norm<2, ActivationKind::relu>, &make_norm<1, ActivationKind::none>, &make_residual}) {
     const Shape input{4, 6, 7, 16};
     const Watched alone = watched(make, dtype(), input, false, false, false),
                   watching = watched(make, dtype(), input, true, false, true);
