@@ -42,7 +42,7 @@ KERNELS = {
 UPDATES = ["for_each_2d ElementwiseUpdate", "for_each_2d KfacStep"]
 LIBRARY = ["cublas", "cublas trsm batched", "cusolver potrf", "cusolver potri", "cusolver potrf batched"]
 KFAC_KERNELS = {
-    "preconditioning of norms": ["for_each SolveNorm"],
+    "preconditioning of norms": ["for_each SolveNorms"],
     "patches and sums": ["for_each FillPatches", "for_each PadImages", "for_each CopyLines",
                          "for_each CopyCorners", "for_each SumParts", "for_each_2d SumPartsInto",
                          "for_each_2d AssembleOffsets", "reduce_cols Sum ColumnElement BlendInto",
@@ -50,6 +50,11 @@ KFAC_KERNELS = {
     "ranges of operands": ["reduce_rows OperandRange JoinRanges EachPack StoreRange"],
     "Fisher of the norms": ["reduce_cols PositionSums AddPositions PositionTerm StoreGradients",
                             "reduce_cols GradientProducts AddProducts ProductTerm StoreFisher"],
+    # In place of the sums over the batch, which are fewer then.
+    "sums of each sample": [
+        "sum_columns SampleGradientRows StoreSampleGradients", "sum_columns SampleGradientRows StorePairs",
+        "sum_columns PairRows StoreSampleGradients", "sum_columns SampleRows StoreGradients",
+        "sum_columns GradientRows StorePairs", "sum_columns PairRows StoreGradients"],
     "packing": ["reduce_rows Sum PackAndCount AddCount"],
     "checks": ["reduce_rows Sum Terms AddCount", "reduce_rows Sum PackedDiagonal StoreNumber",
                "reduce_rows Max Terms StoreLargest"],

@@ -35,7 +35,8 @@ LINES = {**dict.fromkeys(("conv wgrad", "fc, loss", "products of A", "products o
                          "products"),
          **dict.fromkeys(("weights to f16", "image to 4 channels", "flags of the step", "flags of K-FAC",
                           "averages"), "small kernels"),
-         "gradients one by one": "pack+check gradients", "masked gradients": "BN backward sums"}
+         "gradients one by one": "pack+check gradients", "masked gradients": "BN backward sums",
+         "sums of each sample": "BN backward sums"}
 OUTSIDE_KERNELS = ("gaps between kernels", "passes not recorded")
 
 
@@ -49,6 +50,7 @@ def kernels_of_lines():
     lines = {**check_gpu_model.KERNELS, **check_gpu_model.KFAC_KERNELS}
     lines["SGD update"] = check_gpu_model.UPDATES
     lines["pack+check gradients"] = lines.pop("gradients one by one")
+    lines["BN backward sums"] = lines["BN backward sums"] + lines.pop("sums of each sample")
     del lines["averages, flags of K-FAC"]
     named = {kernel for kernels in lines.values() for kernel in kernels}
     with open(check_gpu_model.COUNTED, newline="", encoding="utf-8") as file:

@@ -32,7 +32,8 @@ MILLI, MICRO, GIGA = 1e3, 1e-6, 1e9
 # `fused-quarter` and `fused-delayed` are its `kfac_quarter` and `kfac_delayed`.
 SEPARATE = Switches(residual_in_sums=True, gradients_together=True, weights_together=True,
                     finish_in_sums=True, place_bytes=1, precondition_batched=True,
-                    precondition_graph=True, statistics_graph=True, stagger_inverses=False)
+                    precondition_graph=True, statistics_graph=True, sample_sums=True,
+                    norms_together=True, stagger_inverses=False)
 NOW = dataclasses.replace(SEPARATE, fused_moments=True, fused_backward=True)
 FUSED = dataclasses.replace(NOW, precondition_tf32=True)
 QUARTER = dataclasses.replace(FUSED, statistics_fraction=0.25)
@@ -229,7 +230,8 @@ def self_test():
     remedies = {"residual_in_sums": True, "fused_moments": True, "fused_backward": True,
                 "gradients_together": True, "weights_together": True, "finish_in_sums": True, "place_bytes": 1,
                 "precondition_tf32": True, "precondition_graph": True,
-                "precondition_batched": True, "statistics_graph": True, "stagger_inverses": False,
+                "precondition_batched": True, "statistics_graph": True, "sample_sums": True,
+                "norms_together": True, "stagger_inverses": False,
                 "delay_inverses": True, "statistics_fraction": 0.25}
     base, best = PRESETS["6c8b855"], dataclasses.replace(PRESETS["6c8b855"], **remedies)
 

@@ -2,7 +2,7 @@
 the shapes of the layers.
 
 The choices here are those of the library (src/core/cuda/patch_cost.h, gram_functors.h, offset_functors.h,
-patch_gram.cu; src/kfac/inverse/cuda/refresh.cu; src/kfac/precondition/directions.cpp);
+patch_gram.cu; src/nn/backends/cuda/columns.h; src/kfac/inverse/cuda/refresh.cu; src/kfac/precondition/directions.cpp);
 check_gpu_model.py compares what follows from them with steps on the emulated device, which reduces a row
 or column in one launch (`whole`).
 """
@@ -163,14 +163,37 @@ def add_factor_a(layer, batch, products, sums):
         patch_gram(conv, batch, products, sums)
 
 
+def sample_chunks(conv, batch):
+    """ColumnBlocks::parts() of the positions of each sample: partial sums of one channel."""
+    packs = conv.outputs // 8
+    tiles = math.ceil(packs / 32)
+    depth, run = 256 // math.ceil(packs / tiles), 64
+    while True:
+        chunks = math.ceil(conv.out**2 / (depth * run))
+        if run == 16 or batch * chunks * tiles >= 1024:
+            return chunks
+        run //= 2
+
+
+def add_sums_of_samples(conv, batch, tally):
+    """Beyond the sums over the batch: those of each sample, in f32, are written and read. Two kernels as
+    there, or one more that adds up partial sums."""
+    chunks = sample_chunks(conv, batch)
+    tally.kernels(1 if chunks > 1 else 0,
+                  batch * conv.outputs * (2 * 8 + (2 * 16 * chunks if chunks > 1 else 0)))
+
+
 def statistics(switches, rates, batch, pixels, first, whole=False):
     """Groups of a step that refreshes all statistics."""
     layers = layers_of(pixels, first)
+    stem, blocks = resnet50(pixels, first)
+    # Norms whose gradients a convolution has summed over the batch.
+    paired = [c for b in blocks for c in b[:2]] if switches.fused_backward else []
     samples = max(1, math.ceil(switches.statistics_fraction * batch))
-    a, g, sums, ranges, fisher, packing, checks, averages = (
+    a, g, sums, ranges, fisher, of_samples, packing, checks, averages = (
         Tally(name, rates, whole) for name in (
             "products of A", "products of G", "patches and sums", "ranges of operands",
-            "Fisher of the norms", "packing", "checks", "averages"))
+            "Fisher of the norms", "sums of each sample", "packing", "checks", "averages"))
     masked = Tally("masked gradients", rates)
     for layer in layers:
         conv = layer.conv
@@ -186,9 +209,12 @@ def statistics(switches, rates, batch, pixels, first, whole=False):
             averages.kernels(1, 6 * width**2)
         if conv is None:
             continue
-        elements = samples * positions * conv.outputs
-        fisher.reduce(positions, 4 * elements, chunk=512)
-        fisher.reduce(samples, 16 * samples * conv.outputs, chunk=512)
+        if switches.sample_sums and conv not in paired:
+            add_sums_of_samples(conv, batch, of_samples)
+            fisher.reduce(samples, 8 * samples * conv.outputs, chunk=512)
+        else:
+            fisher.reduce(positions, 4 * samples * positions * conv.outputs, chunk=512)
+            fisher.reduce(samples, 16 * samples * conv.outputs, chunk=512)
         checks.reduce(3 * conv.outputs)
         checks.reduce(3 * conv.outputs)
         averages.kernels(1, 36 * conv.outputs)
@@ -202,11 +228,12 @@ def statistics(switches, rates, batch, pixels, first, whole=False):
         one_by_one.kernels(-1 if whole else -reductions(sum(sizes)))
         one_by_one.kernels(-1)
     # A normalisation with ReLU and without an addend stores its masked gradient for its Fisher, unless
-    # a convolution has computed it.
-    stem, blocks = resnet50(pixels, first)
-    stored = [stem] + ([] if switches.fused_backward else [c for b in blocks for c in b[:2]])
+    # a convolution has computed it, or its own pass the sums.
+    stored = [c for c in [stem] + [c for b in blocks for c in b[:2]]
+              if c not in paired and not switches.sample_sums]
     masked.kernels(0, 2 * batch * sum(c.out**2 * c.outputs for c in stored))
-    return [t.group for t in (a, g, sums, ranges, fisher, masked, packing, checks, averages, one_by_one)]
+    return [t.group for t in (a, g, sums, ranges, fisher, of_samples, masked, packing, checks, averages,
+                              one_by_one)]
 
 
 # --- inverses --------------------------------------------------------------------------------------
@@ -285,9 +312,8 @@ def preconditioning(switches, rates, pixels, first):
         for columns in (a - 1, 1) if layer.has_bias else (a,):
             products.call(Call(2 * count * g * a * columns,
                                4 * count * (g * a + a * columns + g * columns)), rate)
-    for layer in layers:
-        if layer.conv:
-            norms.kernels(1, 28 * layer.g)
+    channels = [layer.g for layer in layers if layer.conv]
+    norms.kernels(math.ceil(len(channels) / (64 if switches.norms_together else 1)), 28 * sum(channels))
     return [t.group for t in (products, norms, flags)]
 
 

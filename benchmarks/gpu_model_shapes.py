@@ -40,7 +40,9 @@ class Switches:
     precondition_tf32: bool = False
     precondition_graph: bool = False
     precondition_batched: bool = False  # layers of one shape in one call
+    norms_together: bool = False  # all norms preconditioned by one launch for 64 of them
     statistics_graph: bool = False  # steps with statistics are recorded
+    sample_sums: bool = False  # the Fisher of a norm from sums of each sample of its backward pass
     stagger_inverses: bool = True
     delay_inverses: bool = False
     statistics_fraction: float = 1.0

@@ -268,6 +268,13 @@ void Preconditioner::record_normalization(LayerId layer, ConstTensorView x, Cons
   impl_->pipeline->poll();
 }
 
+void Preconditioner::record_sample_gradients(LayerId layer, ConstTensorView gradients,
+                                             Stream stream, RecordScale scale) {
+  impl_->ensure_prepared();
+  impl_->curvature.record_sample_gradients(layer, gradients, stream, scale);
+  impl_->pipeline->poll();
+}
+
 StepReport Preconditioner::step(std::span<const LayerGrad> grads, Stream stream,
                                 const StepArgs& args) {
   return impl_->step(grads, stream, args);

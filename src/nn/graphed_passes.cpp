@@ -41,6 +41,14 @@ class GraphedPasses::Recorder final : public LayerObserver {
   [[nodiscard]] bool wants_normalization(const Layer& layer) const override {
     return seen_ && passes_.observer_->wants_normalization(layer);
   }
+  [[nodiscard]] bool takes_sample_gradients(const Layer& layer) const override {
+    return seen_ && passes_.observer_->takes_sample_gradients(layer);
+  }
+  void on_sample_gradients(Layer& layer, ConstTensorView gradients) override {
+    if (!seen_) return;
+    begin_backward();
+    passes_.observer_->on_sample_gradients(layer, gradients);
+  }
   [[nodiscard]] bool wants_gradients() const override {
     return passes_.observer_ == nullptr || passes_.observer_->wants_gradients();
   }

@@ -153,6 +153,11 @@ void OptimizerAttachment::on_normalization(Layer& layer, ConstTensorView x, Cons
                                   scale_);
 }
 
+void OptimizerAttachment::on_sample_gradients(Layer& layer, ConstTensorView gradients) {
+  if (!wants_normalization(layer)) return;
+  optimizer_.record_sample_gradients(entries_.at(&layer).id, gradients, stream_, scale_);
+}
+
 bool OptimizerAttachment::wants_normalization(const Layer& layer) const {
   return pass_.statistics && optimizer_.wants_grad_output(entries_.at(&layer).id);
 }

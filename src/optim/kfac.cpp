@@ -60,6 +60,13 @@ class Kfac final : public Optimizer {
     curvature_.record_normalization(id, x, mean, inv_std, grad_output, stream, scale);
     pipeline_->poll();
   }
+  [[nodiscard]] bool takes_sample_gradients() const override { return true; }
+  void record_sample_gradients(LayerId id, ConstTensorView gradients, Stream stream,
+                               RecordScale scale) override {
+    frame_.require_prepared("record_sample_gradients");
+    curvature_.record_sample_gradients(id, gradients, stream, scale);
+    pipeline_->poll();
+  }
   [[nodiscard]] std::optional<PassState> pass_state(RecordScale scale) override {
     frame_.require_prepared("pass_state");
     return curvature_.pass_state(scale);

@@ -21,7 +21,7 @@ dkfac_gpu_test(nn.cuda.loss
 dkfac_gpu_test(nn.cuda.regularize
   SOURCES backends/cuda/regularize_test.cpp LINK dkfac::nn LABELS nn)
 dkfac_gpu_test(nn.cuda.norm
-  SOURCES behaviour/cuda/batch_norm_test.cpp behaviour/cuda/layer_norm_test.cpp behaviour/cuda/embedding_test.cpp backends/cuda/pool_test.cpp
+  SOURCES behaviour/cuda/batch_norm_test.cpp behaviour/cuda/sample_gradients_test.cpp behaviour/cuda/layer_norm_test.cpp behaviour/cuda/embedding_test.cpp backends/cuda/pool_test.cpp
   LINK dkfac::nn LABELS nn)
 dkfac_gpu_test(nn.cuda.fused
   SOURCES behaviour/cuda/fused_moments_test.cpp behaviour/cuda/fused_backward_test.cpp
@@ -46,7 +46,7 @@ dkfac_gpu_test(nn.cuda.models
   SOURCES behaviour/cuda/models_test.cpp behaviour/cuda/ekfac_models_test.cpp
   LINK dkfac::nn LABELS nn TIMEOUT 900)
 dkfac_gpu_test(nn.cuda.training
-  SOURCES behaviour/cuda/graphed_models_test.cpp behaviour/cuda/graphed_statistics_test.cpp behaviour/cuda/shared_batch_norm_test.cpp behaviour/cuda/mixed_precision_test.cpp
+  SOURCES behaviour/cuda/graphed_models_test.cpp behaviour/cuda/graphed_statistics_test.cpp behaviour/cuda/sample_fisher_test.cpp behaviour/cuda/shared_batch_norm_test.cpp behaviour/cuda/mixed_precision_test.cpp
   LINK dkfac::nn LABELS nn TIMEOUT 900)
 
 # Plans of the real cuDNN, which need no device.

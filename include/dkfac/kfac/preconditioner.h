@@ -113,6 +113,15 @@ class DKFAC_API Preconditioner {
   void record_normalization(LayerId layer, ConstTensorView x, ConstTensorView mean,
                             ConstTensorView inv_std, ConstTensorView grad_output,
                             Stream stream = Stream::cpu(), RecordScale scale = {});
+  /// Records a normalisation by the gradients of each sample, which a backward pass may have summed
+  /// for its own: in place of record_normalization(), whose pass over x and grad_output it saves.
+  /// gradients: f64 or f32, contiguous [n,2,c], or [groups,n/groups,2,c] with ghost groups; [i,0]
+  /// is the sum over the positions of sample i of grad_output * (x - mean) * inv_std, the gradient
+  /// of the scale, and [i,1] that of grad_output, the gradient of the shift. Row 0 is not used
+  /// where NormSpec::scale is false. Scale and reduction are those of grad_output, and
+  /// StatisticsOptions::fraction chooses the same samples. Ignored and errors as there.
+  void record_sample_gradients(LayerId layer, ConstTensorView gradients,
+                               Stream stream = Stream::cpu(), RecordScale scale = {});
 
   /// Preconditions `grads` in place. They are the final gradients of the step: reduced over ranks
   /// by the caller (as by DDP, to the mean over the global batch), summed over micro-batches,

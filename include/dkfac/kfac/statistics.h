@@ -136,5 +136,11 @@ DKFAC_API void compute_norm_fisher(Context& ctx, const NormSpec& spec, NormFishe
                                    ConstTensorView x, ConstTensorView mean, ConstTensorView inv_std,
                                    ConstTensorView grad_output, double global_batch,
                                    double sample_scale, double beta, TensorView fisher);
+/// The same from the gradients of each sample, which a backward pass may have summed for its own:
+/// gradients[samples,2,c], or [groups,samples of a group,2,c], f32 or f64, contiguous, with the
+/// sums over positions of dy * xhat and of dy. With a fixed gamma the former are not used.
+DKFAC_API void compute_norm_fisher(Context& ctx, const NormSpec& spec, NormFisher mode,
+                                   ConstTensorView gradients, double global_batch,
+                                   double sample_scale, double beta, TensorView fisher);
 
 }  // namespace dkfac::kfac

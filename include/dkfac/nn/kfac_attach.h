@@ -77,6 +77,10 @@ class OptimizerAttachment final : public LayerObserver {
   void on_normalization(Layer& layer, ConstTensorView x, ConstTensorView mean,
                         ConstTensorView inv_std, ConstTensorView grad_output) override;
   [[nodiscard]] bool wants_normalization(const Layer& layer) const override;
+  [[nodiscard]] bool takes_sample_gradients(const Layer&) const override {
+    return optimizer_.takes_sample_gradients();
+  }
+  void on_sample_gradients(Layer& layer, ConstTensorView gradients) override;
   [[nodiscard]] bool wants_gradients() const override {
     return pass_.gradients != GradientUse::none;
   }

@@ -112,6 +112,12 @@ class LayerObserver {
   /// before the activation that the normalisation may apply.
   virtual void on_normalization(Layer& layer, ConstTensorView x, ConstTensorView mean,
                                 ConstTensorView inv_std, ConstTensorView grad_output) = 0;
+  /// Returns whether on_sample_gradients() may be called in place of on_normalization(). A layer
+  /// that sums for its own gradients then sums sample by sample, and the observer need not.
+  [[nodiscard]] virtual bool takes_sample_gradients(const Layer& /*layer*/) const { return false; }
+  /// gradients: of scale and shift for each sample, f64 or f32, contiguous [n,2,c], or
+  /// [groups,n/groups,2,c] with several groups. A scale that is not trained has its gradient too.
+  virtual void on_sample_gradients(Layer& /*layer*/, ConstTensorView /*gradients*/) {}
   /// Returns whether the backward pass computes parameter gradients. If not, they keep their values
   /// and on_gradients() is not called.
   [[nodiscard]] virtual bool wants_gradients() const { return true; }
@@ -124,7 +130,7 @@ class LayerObserver {
     for (Layer* layer : layers) on_gradients(*layer);
   }
   /// For passes whose device work is recorded once and replayed (GraphedPasses): the state in which
-  /// the functions above, up to on_normalization(), find the observer. Without words, they do
+  /// the functions above, up to on_sample_gradients(), find the observer. Without words, they do
   /// nothing in this pass. None (default): they have to be called in every pass.
   [[nodiscard]] virtual std::optional<PassState> pass_state() { return std::nullopt; }
   /// Called before and after a replay, and between its parts, with the state that those functions

@@ -82,6 +82,10 @@ class DKFAC_API Optimizer {
   virtual void record_normalization(LayerId, ConstTensorView /*x*/, ConstTensorView /*mean*/,
                                     ConstTensorView /*inv_std*/, ConstTensorView /*grad_output*/,
                                     Stream = Stream::cpu(), RecordScale = {}) {}
+  /// Whether record_sample_gradients() may be called in place of record_normalization().
+  [[nodiscard]] virtual bool takes_sample_gradients() const { return false; }
+  virtual void record_sample_gradients(LayerId, ConstTensorView /*gradients*/,
+                                       Stream = Stream::cpu(), RecordScale = {}) {}
 
   /// For passes whose device work is recorded once and replayed, as a CUDA graph: the state in
   /// which the next record_*() calls of this scale find the step. None (default): they cannot be

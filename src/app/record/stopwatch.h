@@ -51,6 +51,12 @@ class TimedObserver final : public nn::LayerObserver {
   [[nodiscard]] bool wants_normalization(const nn::Layer& layer) const override {
     return inner_.wants_normalization(layer);
   }
+  [[nodiscard]] bool takes_sample_gradients(const nn::Layer& layer) const override {
+    return inner_.takes_sample_gradients(layer);
+  }
+  void on_sample_gradients(nn::Layer& layer, ConstTensorView gradients) override {
+    timed("backward", [&] { inner_.on_sample_gradients(layer, gradients); });
+  }
   [[nodiscard]] bool wants_gradients() const override { return inner_.wants_gradients(); }
   void on_gradients(nn::Layer& layer) override {
     const Stopwatch watch;

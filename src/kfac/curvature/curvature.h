@@ -100,6 +100,8 @@ class Curvature {
   void record_normalization(LayerId id, ConstTensorView x, ConstTensorView mean,
                             ConstTensorView inv_std, ConstTensorView grad_output, Stream stream,
                             RecordScale scale);
+  void record_sample_gradients(LayerId id, ConstTensorView gradients, Stream stream,
+                               RecordScale scale);
   /// As in Optimizer. Equal states mean equal work: of this function and record.cpp, whatever one
   /// reads the other has to compare.
   [[nodiscard]] std::optional<PassState> pass_state(RecordScale scale);
@@ -186,6 +188,12 @@ class Curvature {
                      RecordScale scale);
   void record_fisher(LayerId id, ConstTensorView x, ConstTensorView mean, ConstTensorView inv_std,
                      ConstTensorView grad_output, RecordScale scale);
+  void record_fisher(LayerId id, ConstTensorView gradients, RecordScale scale);
+  /// Adds the record of a normalisation: check(caller, norm) returns its samples as NormSamples,
+  /// and compute(norm, chosen samples, batch, sample_scale, beta, fisher) adds those that are
+  /// chosen.
+  template <class Check, class Compute>
+  void add_fisher(const char* call, LayerId id, RecordScale scale, Check check, Compute compute);
   [[nodiscard]] Context& records_on() { return records_.context(); }
   /// Checks and counts a record; returns the samples of the step over all ranks. rows: samples
   /// times positions. positions: per sample, as build_flops() counts them.

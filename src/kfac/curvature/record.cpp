@@ -203,6 +203,13 @@ void Curvature::record_normalization(LayerId id, ConstTensorView x, ConstTensorV
   records_.leave(stream);
 }
 
+void Curvature::record_sample_gradients(LayerId id, ConstTensorView gradients, Stream stream,
+                                        RecordScale scale) {
+  records_.enter("record_sample_gradients", stream);
+  record_fisher(id, gradients, scale);
+  records_.leave(stream);
+}
+
 void Curvature::record_factor(const char* call, StatisticKind kind, LayerId id,
                               ConstTensorView data, RecordScale scale) {
   const bool is_a = kind == StatisticKind::a;
@@ -246,40 +253,68 @@ void Curvature::record_factor(const char* call, StatisticKind kind, LayerId id,
   end_record(recorded, data.dim(0), count);
 }
 
+template <class Check, class Compute>
+void Curvature::add_fisher(const char* call, LayerId id, RecordScale scale, Check check,
+                           Compute compute) {
+  const ActivityTimer timer(seconds_.statistics, "statistics");
+  const int index = checked(id, call);
+  const CurvatureBlock& block = layer(index);
+  const Caller caller(call, block.name);
+  const NormSpec& norm = block.normalization(caller);
+  if (!due(block.g)) return;
+  // Ghost groups have one mean each, so whole groups are sampled; a single group is the batch.
+  const auto [data, positions, per_group] = check(caller, norm);
+  const std::int64_t samples = data.dim(0);
+  const double global = begin_record(caller, block.g, data, samples, positions, scale);
+  const double sample_scale =
+      sample_gradient_scale(options_.loss_reduction, samples * options_.statistics.micro_batches,
+                            std::llround(global), scale.loss_scale);
+  const Sampled part = sample(data, global, options_.statistics.fraction, per_group);
+  const TensorView fisher = slot_of(block.g).reshape(statistic(block.g).plan.shape);
+  compute(norm, part.data, part.global_batch, sample_scale,
+          statistic(block.g).records == 0 ? 0.0 : 1.0, fisher);
+  ops::count_nonfinite(records_on(), fisher, nonfinite_);
+  end_record(block.g, samples, samples);
+}
+
 void Curvature::record_fisher(LayerId id, ConstTensorView x, ConstTensorView mean,
                               ConstTensorView inv_std, ConstTensorView grad_output,
                               RecordScale scale) {
-  const ActivityTimer timer(seconds_.statistics, "statistics");
-  constexpr const char* kCall = "record_normalization";
-  const int index = checked(id, kCall);
-  const CurvatureBlock& block = layer(index);
-  const Caller caller(kCall, block.name);
-  const NormSpec& norm = block.normalization(caller);
-  if (!due(block.g)) return;
-  const std::int64_t groups =
-      check_norm(caller, norm, x, mean, inv_std, grad_output, ctx_.device());
-  const std::int64_t positions = positions_of(x.numel() / norm.channels, x.dim(0));
-  const double global = begin_record(caller, block.g, x, x.dim(0), positions, scale);
-  const double sample_scale =
-      sample_gradient_scale(options_.loss_reduction, x.dim(0) * options_.statistics.micro_batches,
-                            std::llround(global), scale.loss_scale);
-  // Ghost groups have one mean each, so whole groups are sampled. With NormOver::channels each row
-  // has a mean.
-  const bool by_rows = norm.over == NormOver::channels, ghosts = mean.ndim() == 2;
-  const std::int64_t group = ghosts ? std::max<std::int64_t>(1, x.dim(0) / groups) : 1;
-  const Sampled part = sample(x, global, options_.statistics.fraction, group);
-  const std::int64_t n = part.data.dim(0);
-  const auto first = [&](ConstTensorView view) {
-    if (n == x.dim(0) || !(ghosts || by_rows)) return view;
-    return view.slice(0, 0, by_rows ? view.dim(0) / x.dim(0) * n : n / group);
-  };
-  const ConstTensorView dy = n < x.dim(0) ? grad_output.slice(0, 0, n) : grad_output;
-  const TensorView fisher = slot_of(block.g).reshape(statistic(block.g).plan.shape);
-  compute_norm_fisher(records_on(), norm, options_.statistics.batch_norm, part.data, first(mean),
-                      first(inv_std), dy, part.global_batch, sample_scale,
-                      statistic(block.g).records == 0 ? 0 : 1, fisher);
-  ops::count_nonfinite(records_on(), fisher, nonfinite_);
-  end_record(block.g, x.dim(0), x.dim(0));
+  std::int64_t groups = 1;
+  add_fisher(
+      "record_normalization", id, scale,
+      [&](const Caller& caller, const NormSpec& norm) {
+        groups = check_norm(caller, norm, x, mean, inv_std, grad_output, ctx_.device());
+        return NormSamples{
+            .data = x,
+            .positions = positions_of(x.numel() / norm.channels, x.dim(0)),
+            .per_group = groups > 1 ? std::max<std::int64_t>(1, x.dim(0) / groups) : 1};
+      },
+      [&](const NormSpec& norm, ConstTensorView part, double batch, double sample_scale,
+          double beta, TensorView fisher) {
+        const std::int64_t n = part.dim(0), all = x.dim(0);
+        // One group has one mean; with NormOver::channels each row has.
+        const bool is_shared = groups == 1 && norm.over != NormOver::channels;
+        const auto first = [&](ConstTensorView view) {
+          return n == all || is_shared ? view : view.slice(0, 0, view.dim(0) * n / all);
+        };
+        const ConstTensorView dy = n < all ? grad_output.slice(0, 0, n) : grad_output;
+        compute_norm_fisher(records_on(), norm, options_.statistics.batch_norm, part, first(mean),
+                            first(inv_std), dy, batch, sample_scale, beta, fisher);
+      });
+}
+
+void Curvature::record_fisher(LayerId id, ConstTensorView gradients, RecordScale scale) {
+  add_fisher(
+      "record_sample_gradients", id, scale,
+      [&](const Caller& caller, const NormSpec& norm) {
+        return check_norm_samples(caller, norm, gradients, ctx_.device());
+      },
+      [&](const NormSpec& norm, ConstTensorView part, double batch, double sample_scale,
+          double beta, TensorView fisher) {
+        compute_norm_fisher(records_on(), norm, options_.statistics.batch_norm, part, batch,
+                            sample_scale, beta, fisher);
+      });
 }
 
 void Curvature::record_scales(KroneckerBlock& block, const FactorRecord& record) {

@@ -119,7 +119,10 @@ void apply_curvature(Context& ctx, const LayerSpec& spec, const CurvatureOptions
 
 std::optional<BatchShape> batch_shape(const LayerSpec& spec, const CurvatureOptions& options,
                                       Device device) {
-  if (!device.is_cuda() || !has_factors(spec)) return {};
+  if (!device.is_cuda()) return {};
+  if (std::holds_alternative<NormSpec>(spec) && options.statistics.batch_norm != NormFisher::full)
+    return BatchShape{};
+  if (!has_factors(spec)) return {};
   const FactorPlan a = plan_a(spec, options, device), g = plan_g(spec, options, device);
   const bool inverses = a.form == FactorForm::inverse && g.form == FactorForm::inverse;
   if (!inverses || g.groups > 1) return {};
@@ -129,13 +132,19 @@ std::optional<BatchShape> batch_shape(const LayerSpec& spec, const CurvatureOpti
 void apply_curvature(Context& ctx, const CurvatureOptions& options,
                      std::span<const LayerGradient> layers, ProductBatch& batch) {
   batch.gradients.clear();
+  batch.norms.clear();
   for (const auto& [spec, layer, weight, bias] : layers) {
     if (layers.size() == 1 || dtype_of(weight, bias) != options.dtype)
       apply_curvature(ctx, *spec, options, *layer, weight, bias);
+    else if (has_inverse(*spec, *layer) && !has_factors(*spec))
+      batch.norms.push_back({layer->fisher, weight, bias});
     else if (has_inverse(*spec, *layer))
       batch.gradients.push_back({applied_factor(layer->a, 0), applied_factor(layer->g, 0),
                                  columns_of(layer->g.dim, weight, bias)});
   }
+  if (!batch.norms.empty())
+    precondition_norms(ctx, options.statistics.batch_norm,
+                       options.damping.normalization * options.damping.lambda, batch.norms);
   if (batch.gradients.empty()) return;
   const RoundedProducts rounded(ctx, options.precondition_tf32);
   apply_inverses(ctx, batch.gradients, &batch);

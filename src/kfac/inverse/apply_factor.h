@@ -10,6 +10,7 @@
 
 #include "core/shared/cuda/batched.h"
 #include "kfac/inverse/factor_plan.h"
+#include "kfac/inverse/norm_gradient.h"
 
 /// U = G^-1 V A^-1 for factors in any form, without copying V.
 namespace dkfac::kfac {
@@ -44,7 +45,8 @@ struct FactoredGradient {
 
 /// What apply_inverses() keeps between calls for the gradients of one batch.
 struct ProductBatch {
-  std::vector<FactoredGradient> gradients;  ///< Memory for the caller.
+  std::vector<FactoredGradient> gradients;  ///< Memory for the caller,
+  std::vector<NormGradient> norms;          ///< also for a batch of normalisations.
   std::vector<dkfac::cuda::MatrixProduct> products;
   /// Of G v and v A, for weights and for biases.
   std::array<dkfac::cuda::MatrixAddresses, 4> addresses;

@@ -1,9 +1,12 @@
 #pragma once
 
+#include <span>
+
 #include "dkfac/core/tensor_view.h"
 #include "dkfac/kfac/options.h"
 
 #include "core/shared/kernel.h"
+#include "kfac/inverse/norm_gradient.h"
 
 /// Kernels of arithmetic with inverses. Arguments as in dkfac/kfac/inverse.h and robust_inverse.h,
 /// already checked.
@@ -18,9 +21,8 @@ DKFAC_KERNEL(void, decompose_factor, ConstTensorView packed, TensorView vectors,
 DKFAC_KERNEL(void, divide_by_products, TensorView x, ConstTensorView rows, ConstTensorView columns,
              double lambda);
 DKFAC_KERNEL(void, divide_by_scales, TensorView x, ConstTensorView scales, double lambda);
-/// Kernel of precondition_norm().
-DKFAC_KERNEL(void, solve_norm, NormFisher mode, ConstTensorView fisher, double shift,
-             TensorView gamma_grad, TensorView beta_grad);
+/// Kernel of precondition_norms().
+DKFAC_KERNEL(void, solve_norms, NormFisher mode, double shift, std::span<const NormGradient> norms);
 
 namespace cuda {
 

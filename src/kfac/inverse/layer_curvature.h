@@ -103,18 +103,19 @@ struct LayerGradient {
   const LayerCurvature* layer = nullptr;
   TensorView weight = {}, bias = {};
 };
-/// The shape in which layers agree that are preconditioned together.
+/// The shape in which layers agree that are preconditioned together. All 0: that of normalisations
+/// of any width.
 struct BatchShape {
   std::int64_t out = 0, d = 0;
   bool bias = false;
   bool operator==(const BatchShape&) const = default;
 };
 /// Returns nothing where the layer is preconditioned by itself: on the host, and where a factor has
-/// groups or is not FactorForm::inverse.
+/// groups or is not FactorForm::inverse, also that of NormFisher::full.
 [[nodiscard]] std::optional<BatchShape> batch_shape(const LayerSpec& spec,
                                                     const CurvatureOptions& options, Device device);
 /// apply_curvature() of layers with one batch_shape(), or of one layer. Gradients of the dtype of
-/// the inverses are preconditioned together, by apply_inverses().
+/// the inverses are preconditioned together, by apply_inverses() or precondition_norms().
 void apply_curvature(Context& ctx, const CurvatureOptions& options,
                      std::span<const LayerGradient> layers, ProductBatch& batch);
 

@@ -91,25 +91,34 @@ void precondition_eigen(Context& ctx, ConstTensorView a_vectors, ConstTensorView
   multiply_right_transposed(ctx, left, a_vectors, v);
 }
 
-void precondition_norm(Context& ctx, NormFisher mode, ConstTensorView fisher, double shift,
-                       TensorView gamma_grad, TensorView beta_grad) {
+void precondition_norms(Context& ctx, NormFisher mode, double shift,
+                        std::span<const NormGradient> norms) {
   constexpr std::string_view kName = "precondition batch norm";
   DKFAC_CHECK(mode != NormFisher::full,
               "[precondition batch norm] the full Fisher is one matrix of all channels; invert it "
               "with invert_factor() and multiply [gamma | beta] by the inverse");
-  const std::int64_t channels = beta_grad.numel();
-  const bool fixed_gamma = gamma_grad.numel() == 0;
-  const std::int64_t rows = norm_rows({.channels = channels, .scale = !fixed_gamma}, mode);
-  check_shape(kName, "the Fisher blocks", fisher, {rows, channels});
-  check_memory(kName, "gamma's gradient", gamma_grad);
-  check_memory(kName, "beta's gradient", beta_grad);
-  DKFAC_CHECK(fixed_gamma || gamma_grad.numel() == channels, "[precondition batch norm] gamma has ",
-              gamma_grad.numel(), " elements and beta ", channels, "; they must be equal");
-  DKFAC_CHECK(fisher.is_contiguous() && gamma_grad.is_contiguous() && beta_grad.is_contiguous(),
-              "[precondition batch norm] a view has gaps; all must be contiguous");
+  for (const auto& [fisher, gamma_grad, beta_grad] : norms) {
+    const std::int64_t channels = beta_grad.numel();
+    const bool fixed_gamma = gamma_grad.numel() == 0;
+    const std::int64_t rows = norm_rows({.channels = channels, .scale = !fixed_gamma}, mode);
+    check_shape(kName, "the Fisher blocks", fisher, {rows, channels});
+    check_memory(kName, "gamma's gradient", gamma_grad);
+    check_memory(kName, "beta's gradient", beta_grad);
+    DKFAC_CHECK(fixed_gamma || gamma_grad.numel() == channels,
+                "[precondition batch norm] gamma has ", gamma_grad.numel(), " elements and beta ",
+                channels, "; they must be equal");
+    DKFAC_CHECK(fisher.is_contiguous() && gamma_grad.is_contiguous() && beta_grad.is_contiguous(),
+                "[precondition batch norm] a view has gaps; all must be contiguous");
+  }
   DKFAC_CHECK(shift > 0 && std::isfinite(shift), "[precondition batch norm] shift is ", shift,
               "; it must be positive and finite");
-  kernels::solve_norm(ctx, mode, fisher, shift, gamma_grad, beta_grad);
+  kernels::solve_norms(ctx, mode, shift, norms);
+}
+
+void precondition_norm(Context& ctx, NormFisher mode, ConstTensorView fisher, double shift,
+                       TensorView gamma_grad, TensorView beta_grad) {
+  const NormGradient norm{fisher, gamma_grad, beta_grad};
+  precondition_norms(ctx, mode, shift, {&norm, 1});
 }
 
 }  // namespace dkfac::kfac

@@ -19,6 +19,10 @@ DKFAC_KERNEL(void, norm_gradients, const NormData& data, TensorView rows);
 /// products are gamma gamma, gamma beta and beta beta; or the first and the last; or the last one.
 DKFAC_KERNEL(void, norm_products, const NormData& data, double scale, double beta,
              TensorView fisher);
+/// norm_products() from the gradients[n,2,c] of each sample, f32 or f64, times sample_scale. Those
+/// of gamma do not matter to a single row.
+DKFAC_KERNEL(void, products_of_samples, ConstTensorView gradients, double sample_scale,
+             double scale, double beta, TensorView fisher);
 
 /// scales += alpha * sum over `count` samples of (Q_g' dW Q_a)^2, elementwise, dW = g'a over the
 /// rows of each sample: a[count*positions,d], g[count*positions,out], without gaps.

@@ -34,4 +34,14 @@ std::int64_t check_norm(const Caller& caller, const NormSpec& spec, ConstTensorV
                         ConstTensorView mean, ConstTensorView inv_std, ConstTensorView grad_output,
                         Device device);
 
+/// The samples of a record.
+struct NormSamples {
+  ConstTensorView data;        ///< [n,...]
+  std::int64_t positions = 0;  ///< Of a sample, over which the Fisher is yet to sum.
+  std::int64_t per_group = 1;  ///< Consecutive samples that form one of several ghost groups, or 1.
+};
+/// Checks gradients[n,2,c] or [groups,n/groups,2,c] as check_norm() does, and returns [n,2,c].
+[[nodiscard]] NormSamples check_norm_samples(const Caller& caller, const NormSpec& spec,
+                                             ConstTensorView gradients, Device device);
+
 }  // namespace dkfac::kfac

@@ -23,6 +23,18 @@ void merge_full(Context& ctx, ConstTensorView rows, double scale, double beta, T
   ops::axpby(ctx, 1, sum, beta, packed);
 }
 
+void check_fisher(const NormSpec& spec, NormFisher mode, double global_batch, double sample_scale,
+                  ConstTensorView fisher, Device device) {
+  DKFAC_CHECK(global_batch > 0 && std::isfinite(global_batch) && std::isfinite(sample_scale),
+              "[norm Fisher] global_batch is ", global_batch, " and sample_scale is ", sample_scale,
+              "; the batch must be positive and sample_scale finite");
+  const std::int64_t rows = norm_rows(spec, mode);
+  check_shape(
+      kNormFisher, "the Fisher matrix", fisher,
+      mode == NormFisher::full ? Shape{ops::packed_size(rows)} : Shape{rows, spec.channels});
+  check_device(kNormFisher, "the Fisher matrix", fisher, device);
+}
+
 }  // namespace
 
 std::int64_t check_norm(const Caller& caller, const NormSpec& spec, ConstTensorView x,
@@ -64,6 +76,25 @@ std::int64_t check_norm(const Caller& caller, const NormSpec& spec, ConstTensorV
   return groups;
 }
 
+NormSamples check_norm_samples(const Caller& caller, const NormSpec& spec,
+                               ConstTensorView gradients, Device device) {
+  const int dims = gradients.ndim();
+  DKFAC_CHECK(
+      (dims == 3 || dims == 4) && gradients.dim(dims - 2) == 2 &&
+          gradients.dim(dims - 1) == spec.channels,
+      caller, "the gradients of the samples have shape ", gradients.shape(),
+      "; it must be [n, 2, c] or [groups, samples of a group, 2, c] with c = ", spec.channels);
+  check_memory(caller, "the gradients of the samples", gradients);
+  check_device(caller, "the gradients of the samples", gradients, device);
+  check_contiguous(caller, "the gradients of the samples", gradients);
+  DKFAC_CHECK(gradients.dtype() == DType::f32 || gradients.dtype() == DType::f64, caller,
+              "the gradients of the samples are ", gradients.dtype(), "; they must be f32 or f64");
+  if (dims == 3) return {.data = gradients};
+  const std::int64_t groups = gradients.dim(0), per_group = gradients.dim(1);
+  return {.data = gradients.reshape({groups * per_group, 2, spec.channels}),
+          .per_group = groups > 1 ? std::max<std::int64_t>(1, per_group) : 1};
+}
+
 std::int64_t norm_rows(const NormSpec& spec, NormFisher mode) {
   if (mode == NormFisher::full) return spec.channels * (spec.scale ? 2 : 1);
   if (!spec.scale) return 1;
@@ -80,14 +111,7 @@ void compute_norm_fisher(Context& ctx, const NormSpec& spec, NormFisher mode, Co
                          double global_batch, double sample_scale, double beta, TensorView fisher) {
   const std::int64_t groups =
       check_norm(kNormFisher, spec, x, mean, inv_std, grad_output, ctx.device());
-  DKFAC_CHECK(global_batch > 0 && std::isfinite(global_batch) && std::isfinite(sample_scale),
-              "[norm Fisher] global_batch is ", global_batch, " and sample_scale is ", sample_scale,
-              "; the batch must be positive and sample_scale finite");
-  const std::int64_t rows = norm_rows(spec, mode);
-  const bool full = mode == NormFisher::full;
-  check_shape(kNormFisher, "the Fisher matrix", fisher,
-              full ? Shape{ops::packed_size(rows)} : Shape{rows, spec.channels});
-  check_device(kNormFisher, "the Fisher matrix", fisher, ctx.device());
+  check_fisher(spec, mode, global_batch, sample_scale, fisher, ctx.device());
   const std::int64_t n = x.dim(0);
   const NormData data{
       .n = n,
@@ -102,11 +126,27 @@ void compute_norm_fisher(Context& ctx, const NormSpec& spec, NormFisher mode, Co
       .inv_std = inv_std,
       .over = spec.over,
       .sample_scale = sample_scale};
-  if (!full) return kernels::norm_products(ctx, data, 1 / global_batch, beta, fisher);
+  if (mode != NormFisher::full)
+    return kernels::norm_products(ctx, data, 1 / global_batch, beta, fisher);
   Scratch scratch(ctx);
-  const TensorView gradients = scratch.take({n, rows}, fisher.dtype());
+  const TensorView gradients = scratch.take({n, norm_rows(spec, mode)}, fisher.dtype());
   kernels::norm_gradients(ctx, data, gradients);
   merge_full(ctx, gradients, 1 / global_batch, beta, fisher);
+}
+
+void compute_norm_fisher(Context& ctx, const NormSpec& spec, NormFisher mode,
+                         ConstTensorView gradients, double global_batch, double sample_scale,
+                         double beta, TensorView fisher) {
+  const ConstTensorView samples =
+      check_norm_samples(kNormFisher, spec, gradients, ctx.device()).data;
+  check_fisher(spec, mode, global_batch, sample_scale, fisher, ctx.device());
+  if (mode != NormFisher::full)
+    return kernels::products_of_samples(ctx, samples, sample_scale, 1 / global_batch, beta, fisher);
+  const std::int64_t n = samples.dim(0), rows = spec.scale ? 2 : 1;
+  Scratch scratch(ctx);
+  const TensorView scaled = scratch.take({n, rows, spec.channels}, fisher.dtype());
+  ops::cast(ctx, samples.slice(1, 2 - rows, rows), scaled, sample_scale);
+  merge_full(ctx, scaled.reshape({n, rows * spec.channels}), 1 / global_batch, beta, fisher);
 }
 
 }  // namespace dkfac::kfac

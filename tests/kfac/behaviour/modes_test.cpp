@@ -148,16 +148,17 @@ TEST(StatisticsFraction, IsTheStatisticOfTheFirstSamples) {
 
 TEST(StatisticsFraction, TakesWholeGhostGroupsOfABatchNorm) {
   // 8 samples in groups of 4; a quarter would be 2 samples, so the first group is used.
-  const auto gradient = [](double fraction, std::int64_t n) {
+  const auto gradient = [](double fraction, std::int64_t n, Shape one_group = {1, 2}) {
     CurvatureOptions options = base();
     options.statistics.fraction = fraction;
     kfac::Preconditioner preconditioner(comm::make_self(), options);
     const auto id = preconditioner.add_layer("bn", NormSpec{.channels = 2});
     const Batch batch = random_batch(8, 2, 2, 4);
     const std::vector<double> mean{0.1, 0.2, -0.3, 0.4}, inv_std{1, 2, 3, 4};
+    const Shape groups = n == 4 ? one_group : Shape{n / 4, 2};
     preconditioner.record_normalization(
-        id, view_of(batch.x.data(), {n, 2}), view_of(mean.data(), {n / 4, 2}),
-        view_of(inv_std.data(), {n / 4, 2}), view_of(batch.dy.data(), {n, 2}));
+        id, view_of(batch.x.data(), {n, 2}), view_of(mean.data(), groups),
+        view_of(inv_std.data(), groups), view_of(batch.dy.data(), {n, 2}));
     std::vector<double> gamma{1, 2}, beta{3, 4};
     const std::vector<kfac::LayerGrad> grads{
         {id, view_of(gamma.data(), {2}), view_of(beta.data(), {2})}};
@@ -167,6 +168,9 @@ TEST(StatisticsFraction, TakesWholeGhostGroupsOfABatchNorm) {
   };
   EXPECT_EQ(gradient(0.25, 8), gradient(1, 4));
   EXPECT_NE(gradient(1, 8), gradient(1, 4));
+  // A single group is the batch, of which any samples may be chosen.
+  EXPECT_EQ(gradient(0.25, 4, {1, 2}), gradient(0.25, 4, {2}));
+  EXPECT_NE(gradient(0.25, 4, {1, 2}), gradient(1, 4, {1, 2}));
 }
 
 TEST(Sharing, ReduceIsTheStatisticOfMeansAndSumsOverPositions) {

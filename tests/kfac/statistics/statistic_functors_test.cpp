@@ -238,9 +238,11 @@ TEST(BatchNormFunctors, EqualTheDefinition) {
 TEST(BatchNormFunctors, MultiplyGradientsOfEachSample) {
   // Two samples of two channels: gamma 1 2, beta 3 4; gamma 5 6, beta 7 8.
   const Vector rows = {1, 2, 3, 4, 5, 6, 7, 8};
-  const auto fisher = [&](std::int64_t count, bool has_gamma, double beta, double old) {
+  const auto fisher = [&](std::int64_t count, bool has_gamma, double beta, double old,
+                          bool has_unused = false, double sample_scale = 1) {
     Vector out(static_cast<std::size_t>(count * 3 + 1), old);  // a row stride of 3
-    const ProductTerm term{rows.data(), has_gamma, has_gamma ? 2 : 4};
+    const ProductTerm<double> term{rows.data(), has_gamma, has_gamma || has_unused ? 2 : 4, 4,
+                                   sample_scale};
     const StoreFisher<double> store{out.data(), count, 3, 0.5, beta};
     for (std::int64_t c = 0; c < 2; ++c)
       store(c, reduce_backwards<GradientProducts>(c, 2, AddProducts{}, term));
@@ -253,6 +255,9 @@ TEST(BatchNormFunctors, MultiplyGradientsOfEachSample) {
   EXPECT_EQ(fixed[0], 13);
   EXPECT_EQ(fixed[1], 20);
   EXPECT_TRUE(std::isnan(fixed[2]));
+  const Vector unused = fisher(1, false, 0, kNan, true, 2);  // 6 and 14, 8 and 16
+  EXPECT_EQ(unused[0], 18 + 98);
+  EXPECT_EQ(unused[1], 32 + 128);
 }
 
 TEST(BatchNormFunctors, ReadStatisticsOfAnyType) {

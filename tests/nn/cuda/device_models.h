@@ -85,6 +85,7 @@ class ModelTraining {
   Context& ctx() { return ctx_; }
   nn::Model& model() { return *model_; }
   optim::Optimizer& optimizer() { return *optimizer_; }
+  nn::OptimizerAttachment& attachment() { return attachment_; }
   nn::GraphedPasses& passes() { return passes_; }
   [[nodiscard]] TensorView images() { return images_; }
   /// Number of times that the passes and the update of the last step made the host wait.

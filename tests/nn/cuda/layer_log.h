@@ -22,9 +22,17 @@ class LayerLog final : public nn::LayerObserver {
     add(layer, "inv_std", inv_std);
     add(layer, "dy", dy);
   }
+  [[nodiscard]] bool wants_normalization(const nn::Layer&) const override { return wants; }
+  [[nodiscard]] bool takes_sample_gradients(const nn::Layer&) const override {
+    return takes_samples;
+  }
+  void on_sample_gradients(nn::Layer& layer, ConstTensorView gradients) override {
+    add(layer, "samples", gradients);
+  }
   void on_gradients(nn::Layer& layer) override {
     for (const nn::Parameter& p : layer.parameters()) add(layer, p.name, p.grad);
   }
+  bool wants = true, takes_samples = false;
   std::vector<std::string> names;
   std::vector<std::vector<double>> seen;
 

@@ -154,6 +154,8 @@ class GradientKeeper final : public LayerObserver {
   }
   void on_gradients(Layer&) override {}
   [[nodiscard]] bool wants_normalization(const Layer&) const override { return wants; }
+  // On the host a layer does not sum by sample, which would move the bits of its gradients.
+  [[nodiscard]] bool takes_sample_gradients(const Layer&) const override { return true; }
   std::vector<double> seen;
   bool wants = true;
 

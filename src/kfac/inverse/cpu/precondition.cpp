@@ -36,6 +36,31 @@ void divide_elements_by_scales(TensorView x, ConstTensorView scales, double lamb
   }
 }
 
+template <class T>
+void solve_norm(NormFisher mode, double shift, const NormGradient& norm) {
+  const std::int64_t channels = norm.beta.numel(), rows = norm.fisher.dim(0);
+  const T* gg = norm.fisher.data<T>();
+  const T* gb = gg + channels;
+  const T* bb = gg + (rows - 1) * channels;
+  T* beta = norm.beta.data<T>();
+  if (norm.gamma.numel() == 0) {
+    for (std::int64_t c = 0; c < channels; ++c) beta[c] /= bb[c] + static_cast<T>(shift);
+    return;
+  }
+  T* gamma = norm.gamma.data<T>();
+  // In f64, because the determinant cancels. The exact a d - b^2 is not negative
+  // (Cauchy-Schwarz), but may be slightly negative for rounded statistics.
+  for (std::int64_t c = 0; c < channels; ++c) {
+    const double a = gg[c], d = bb[c];
+    const double b = mode == NormFisher::diagonal ? 0.0 : static_cast<double>(gb[c]);
+    const double x = gamma[c], y = beta[c];
+    const double exact = std::max(a * d - b * b, 0.0);
+    const double determinant = exact + shift * (a + d) + shift * shift;
+    gamma[c] = static_cast<T>(((d + shift) * x - b * y) / determinant);
+    beta[c] = static_cast<T>(((a + shift) * y - b * x) / determinant);
+  }
+}
+
 }  // namespace
 
 void divide_by_products(Context&, TensorView x, ConstTensorView rows, ConstTensorView columns,
@@ -50,33 +75,10 @@ void divide_by_scales(Context&, TensorView x, ConstTensorView scales, double lam
             [&](auto zero) { divide_elements_by_scales<decltype(zero)>(x, scales, lambda); });
 }
 
-void solve_norm(Context&, NormFisher mode, ConstTensorView fisher, double shift,
-                TensorView gamma_grad, TensorView beta_grad) {
-  const std::int64_t channels = beta_grad.numel(), rows = fisher.dim(0);
-  const bool fixed_gamma = gamma_grad.numel() == 0;
-  with_real("precondition batch norm", fisher.dtype(), [&](auto zero) {
-    using T = decltype(zero);
-    const T* gg = fisher.data<T>();
-    const T* gb = gg + channels;
-    const T* bb = gg + (rows - 1) * channels;
-    T* beta = beta_grad.data<T>();
-    if (fixed_gamma) {
-      for (std::int64_t c = 0; c < channels; ++c) beta[c] /= bb[c] + static_cast<T>(shift);
-      return;
-    }
-    T* gamma = gamma_grad.data<T>();
-    // In f64, because the determinant cancels. The exact a d - b^2 is not negative
-    // (Cauchy-Schwarz), but may be slightly negative for rounded statistics.
-    for (std::int64_t c = 0; c < channels; ++c) {
-      const double a = gg[c], d = bb[c];
-      const double b = mode == NormFisher::diagonal ? 0.0 : static_cast<double>(gb[c]);
-      const double x = gamma[c], y = beta[c];
-      const double exact = std::max(a * d - b * b, 0.0);
-      const double determinant = exact + shift * (a + d) + shift * shift;
-      gamma[c] = static_cast<T>(((d + shift) * x - b * y) / determinant);
-      beta[c] = static_cast<T>(((a + shift) * y - b * x) / determinant);
-    }
-  });
+void solve_norms(Context&, NormFisher mode, double shift, std::span<const NormGradient> norms) {
+  for (const NormGradient& norm : norms)
+    with_real("precondition batch norm", norm.fisher.dtype(),
+              [&](auto zero) { solve_norm<decltype(zero)>(mode, shift, norm); });
 }
 
 }  // namespace dkfac::kfac::cpu

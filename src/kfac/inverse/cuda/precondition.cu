@@ -39,17 +39,26 @@ void divide(Context& ctx, TensorView x, ConstTensorView by) {
   });
 }
 
-void solve_norm(Context& ctx, NormFisher mode, ConstTensorView fisher, double shift,
-                TensorView gamma_grad, TensorView beta_grad) {
-  const std::int64_t channels = beta_grad.numel();
-  with_real("precondition batch norm", fisher.dtype(), [&](auto zero) {
+void solve_norms(Context& ctx, NormFisher mode, double shift, std::span<const NormGradient> norms) {
+  if (norms.empty()) return;
+  with_real("precondition batch norm", norms.front().fisher.dtype(), [&](auto zero) {
     using T = decltype(zero);
-    const T* gg = fisher.data<T>();
-    for_each(ctx.stream(), channels,
-             SolveNorm<T>{gg, mode == NormFisher::diagonal ? nullptr : gg + channels,
-                          gg + (fisher.dim(0) - 1) * channels, shift,
-                          gamma_grad.numel() == 0 ? nullptr : gamma_grad.data<T>(),
-                          beta_grad.data<T>()});
+    static_assert(sizeof(SolveNorms<T>) + sizeof(std::int64_t) <= 4096, "arguments of a kernel");
+    SolveNorms<T> some{};
+    const auto launch = [&] {
+      for_each(ctx.stream(), some.channels(), some);
+      some.count = 0;
+    };
+    for (const NormGradient& norm : norms) {
+      const std::int64_t channels = norm.beta.numel();
+      const T* gg = norm.fisher.data<T>();
+      some.add(channels,
+               {gg, mode == NormFisher::diagonal ? nullptr : gg + channels,
+                gg + (norm.fisher.dim(0) - 1) * channels, shift,
+                norm.gamma.numel() == 0 ? nullptr : norm.gamma.data<T>(), norm.beta.data<T>()});
+      if (some.count == SolveNorms<T>::kMost) launch();
+    }
+    launch();
   });
 }
 

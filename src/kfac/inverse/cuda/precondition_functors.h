@@ -65,4 +65,34 @@ struct SolveNorm {
   }
 };
 
+/// SolveNorm of several normalisations, whose channels are numbered one after the other. They are
+/// arguments of the kernel, of which there may be 4 KiB, so no table has to be written first.
+template <class T>
+struct SolveNorms {
+  static constexpr int kMost = 64;
+  SolveNorm<T> of[kMost];
+  std::int64_t ends[kMost];  ///< Channels up to and with each.
+  int count;
+
+  [[nodiscard]] DKFAC_HD std::int64_t end(int i) const { return i < 0 ? 0 : ends[i]; }
+  [[nodiscard]] std::int64_t channels() const { return end(count - 1); }
+  void add(std::int64_t width, const SolveNorm<T>& norm) {
+    of[count] = norm;
+    ends[count] = channels() + width;
+    ++count;
+  }
+  DKFAC_HD void operator()(std::int64_t k) const {
+    int first = 0;
+    for (int last = count - 1; first < last;) {
+      const int middle = (first + last) / 2;
+      if (k < ends[middle]) {
+        last = middle;
+      } else {
+        first = middle + 1;
+      }
+    }
+    of[first](k - end(first - 1));
+  }
+};
+
 }  // namespace dkfac::kfac::cuda

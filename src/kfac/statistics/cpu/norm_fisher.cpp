@@ -272,4 +272,27 @@ void norm_products(Context& ctx, const NormData& data, double scale, double beta
   merge(partial, scale, beta, fisher);
 }
 
+void products_of_samples(Context& ctx, ConstTensorView gradients, double sample_scale, double scale,
+                         double beta, TensorView fisher) {
+  const std::int64_t n = gradients.dim(0), channels = fisher.dim(1), parts = parts_of(n);
+  const std::int64_t step = (n + parts - 1) / parts;
+  Scratch scratch(ctx);
+  const TensorView partial = scratch.take({parts, 3, channels}, DType::f64);
+  ops::fill(ctx, partial, 0);
+  with_real(kNormFisher, gradients.dtype(), [&](auto zero) {
+    using R = decltype(zero);
+    parallel_parts(static_cast<int>(parts), [&](int part) {
+      const Products sink{partial};
+      for (std::int64_t i = part * step; i < std::min((part + 1) * step, n); ++i) {
+        const R* gamma = gradients.data<R>() + 2 * i * channels;
+        const R* beta_of = gamma + channels;
+        for (std::int64_t c = 0; c < channels; ++c)
+          sink.add(part, i, c, sample_scale * static_cast<double>(gamma[c]),
+                   sample_scale * static_cast<double>(beta_of[c]));
+      }
+    });
+  });
+  merge(partial, scale, beta, fisher);
+}
+
 }  // namespace dkfac::kfac::cpu

@@ -37,6 +37,17 @@ void sum_positions(Context& ctx, const NormData& data, TensorView rows) {
                                             store);
 }
 
+/// Adds the products of n samples.
+template <class R>
+void add_sample_products(Context& ctx, const ProductTerm<R>& term, std::int64_t n, double scale,
+                         double beta, TensorView fisher) {
+  with_real(kNormFisher, fisher.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    const StoreFisher<T> store{fisher.data<T>(), fisher.dim(0), fisher.stride(0), scale, beta};
+    dkfac::cuda::reduce_cols<GradientProducts>(ctx, term.channels, n, AddProducts{}, term, store);
+  });
+}
+
 }  // namespace
 
 void norm_gradients(Context& ctx, const NormData& data, TensorView rows) {
@@ -53,12 +64,20 @@ void norm_products(Context& ctx, const NormData& data, double scale, double beta
   Scratch scratch(ctx);
   const TensorView rows = scratch.take({data.n, data.channels * (has_gamma ? 2 : 1)}, DType::f64);
   norm_gradients(ctx, data, rows);
-  const ProductTerm term{rows.data<double>(), has_gamma, data.channels};
-  with_real(kNormFisher, fisher.dtype(), [&](auto zero) {
-    using T = decltype(zero);
-    const StoreFisher<T> store{fisher.data<T>(), fisher.dim(0), fisher.stride(0), scale, beta};
-    dkfac::cuda::reduce_cols<GradientProducts>(ctx, data.channels, data.n, AddProducts{}, term,
-                                               store);
+  add_sample_products(
+      ctx, ProductTerm<double>{rows.data<double>(), has_gamma, data.channels, rows.dim(1), 1},
+      data.n, scale, beta, fisher);
+}
+
+void products_of_samples(Context& ctx, ConstTensorView gradients, double sample_scale, double scale,
+                         double beta, TensorView fisher) {
+  const std::int64_t channels = fisher.dim(1);
+  with_real(kNormFisher, gradients.dtype(), [&](auto zero) {
+    using R = decltype(zero);
+    add_sample_products(ctx,
+                        ProductTerm<R>{gradients.data<R>(), fisher.dim(0) > 1, channels,
+                                       2 * channels, sample_scale},
+                        gradients.dim(0), scale, beta, fisher);
   });
 }
 

@@ -121,16 +121,20 @@ struct AddProducts {
     return {a.gamma_gamma + b.gamma_gamma, a.gamma_beta + b.gamma_beta, a.beta_beta + b.beta_beta};
   }
 };
+/// R: type of the gradients.
+template <class R>
 struct ProductTerm {
-  const double* rows;  ///< Written by StoreGradients.
+  const R* rows;  ///< Of `width` each, which end with those of beta.
   bool has_gamma;
-  std::int64_t channels;
+  std::int64_t channels, width;
+  double sample_scale;  ///< By which they are still to be multiplied.
 
   DKFAC_HD GradientProducts operator()(std::int64_t channel, std::int64_t sample) const {
-    const double* row = rows + sample * channels * (has_gamma ? 2 : 1) + channel;
-    const double beta = row[has_gamma ? channels : 0];
+    const R* row = rows + sample * width + channel;
+    const double beta = sample_scale * static_cast<double>(row[width - channels]);
     if (!has_gamma) return {0, 0, beta * beta};
-    return {row[0] * row[0], row[0] * beta, beta * beta};
+    const double gamma = sample_scale * static_cast<double>(row[0]);
+    return {gamma * gamma, gamma * beta, beta * beta};
   }
 };
 

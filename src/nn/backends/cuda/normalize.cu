@@ -56,23 +56,73 @@ NormGradients<C> gradients_of(const NormShape& s, ConstTensorView gamma, ConstTe
                           out.shift_grad, out.to);
 }
 
-/// Calls finish(Type<C>)(group, 0, channel, Sums<2>) with the sums of gradient_sums(), C being the
-/// type that x is computed in.
-template <class Finish>
-void sum_gradients(Context& ctx, const NormShape& s, ConstTensorView x, const Affine& affine,
-                   const OutputGrad& grad, TensorView masked, Finish finish) {
+/// Calls visit(GradientRows<T, W>) for the type of x and the width of its packs.
+template <class Visit>
+void with_gradient_rows(const NormShape& s, ConstTensorView x, const Affine& affine,
+                        const OutputGrad& grad, TensorView masked, Visit visit) {
   visit_floating(x.dtype(), [&]<class T>(Type<T>) {
-    using C = Computed<T>;
     const T* from = x.data<T>();
     T* kept = masked.empty() ? nullptr : masked.data<T>();
     const GradientSource<T> source(grad);
     const bool aligned = are_aligned(from, kept, source.dy, source.y, source.addend);
     with_width<T>(s.channels, aligned, [&]<std::size_t W>(Width<W>) {
-      sum_pairs<W>(
-          ctx, s,
-          GradientRows<T, W>{from, s.rows, s.channels, AffineValues<C>(affine), source, kept},
-          finish(Type<C>{}));
+      visit(GradientRows<T, W>{from, s.rows, s.channels, AffineValues<Computed<T>>(affine), source,
+                               kept});
     });
+  });
+}
+
+/// Calls finish(Type<C>)(group, 0, channel, Sums<2>) with the sums of gradient_sums(), C being the
+/// type that x is computed in.
+template <class Finish>
+void sum_gradients(Context& ctx, const NormShape& s, ConstTensorView x, const Affine& affine,
+                   const OutputGrad& grad, TensorView masked, Finish finish) {
+  with_gradient_rows(s, x, affine, grad, masked,
+                     [&]<class T, std::size_t W>(const GradientRows<T, W>& rows) {
+                       sum_pairs<W>(ctx, s, rows, finish(Type<Computed<T>>{}));
+                     });
+}
+
+/// The same, by way of of_samples of train_gradients_by_sample().
+template <class Finish>
+void sum_sample_gradients(Context& ctx, const NormShape& s, ConstTensorView x, const Affine& affine,
+                          const OutputGrad& grad, TensorView masked, ConstTensorView inv_std,
+                          TensorView of_samples, Finish finish) {
+  const std::int64_t samples = of_samples.dim(0), per_group = samples / s.groups;
+  const NormShape sample{samples, s.rows / per_group, s.channels};
+  const auto sum = [&]<class T, std::size_t W>(const GradientRows<T, W>& rows) {
+    using C = Computed<T>;
+    const SampleGradientRows<T, W> run{rows, sample.rows, per_group};
+    C* to = of_samples.data<C>();
+    const C* inverse = inv_std.data<C>();
+    const auto blocks =
+        ColumnBlocks::parts(samples, sample.rows, s.channels / static_cast<std::int64_t>(W));
+    if (blocks.chunks == 1) {
+      sum_columns<2 * W>(ctx.stream(), blocks, run,
+                         StoreSampleGradients<C, W>{to, inverse, s.channels, per_group});
+    } else {
+      sum_pairs<W>(ctx, sample, run,
+                   StoreSampleGradients<C, 1>{to, inverse, s.channels, per_group});
+    }
+    sum_columns<2>(ctx.stream(), ColumnBlocks::whole(s.groups, per_group, s.channels, kFewLanes),
+                   SampleRows<C>{to, inverse, s.channels, per_group}, finish(Type<C>{}));
+  };
+  with_gradient_rows(s, x, affine, grad, masked, sum);
+}
+
+/// Computes what follows from the sums that sum(finish) passes to `finish`, as sum_gradients()
+/// does.
+template <class Sum>
+void finish_gradients(Context& ctx, const NormShape& s, ConstTensorView gamma,
+                      ConstTensorView inv_std, const ChannelGradients& out, Sum sum) {
+  const StoreTwo store{out.sum_g.data<double>(), out.sum_g_centered.data<double>(), s.channels};
+  if (s.groups > 1) {  // The gradients of scale and shift need the sums of all groups.
+    sum([&]<class C>(Type<C>) { return store; });
+    return norm_gradients(ctx, s, gamma, inv_std, out.sum_g, out.sum_g_centered, out.scale_grad,
+                          out.shift_grad, out.to);
+  }
+  sum([&]<class C>(Type<C>) {
+    return StoreGradients<C>{store, gradients_of<C>(s, gamma, inv_std, out)};
   });
 }
 
@@ -182,15 +232,16 @@ void gradient_sums(Context& ctx, const NormShape& s, ConstTensorView x, const Af
 void train_gradients(Context& ctx, const NormShape& s, ConstTensorView x, const Affine& affine,
                      const OutputGrad& grad, TensorView masked, ConstTensorView gamma,
                      ConstTensorView inv_std, const ChannelGradients& out) {
-  if (s.groups > 1) {  // The gradients of scale and shift need the sums of all groups.
-    gradient_sums(ctx, s, x, affine, grad, masked, out.sum_g, out.sum_g_centered);
-    return norm_gradients(ctx, s, gamma, inv_std, out.sum_g, out.sum_g_centered, out.scale_grad,
-                          out.shift_grad, out.to);
-  }
-  sum_gradients(ctx, s, x, affine, grad, masked, [&]<class C>(Type<C>) {
-    return StoreGradients<C>{
-        {out.sum_g.data<double>(), out.sum_g_centered.data<double>(), s.channels},
-        gradients_of<C>(s, gamma, inv_std, out)};
+  finish_gradients(ctx, s, gamma, inv_std, out,
+                   [&](auto finish) { sum_gradients(ctx, s, x, affine, grad, masked, finish); });
+}
+
+void train_gradients_by_sample(Context& ctx, const NormShape& s, ConstTensorView x,
+                               const Affine& affine, const OutputGrad& grad, TensorView masked,
+                               ConstTensorView gamma, ConstTensorView inv_std,
+                               const ChannelGradients& out, TensorView of_samples) {
+  finish_gradients(ctx, s, gamma, inv_std, out, [&](auto finish) {
+    sum_sample_gradients(ctx, s, x, affine, grad, masked, inv_std, of_samples, finish);
   });
 }
 

@@ -147,6 +147,60 @@ struct GradientRows {
   }
 };
 
+/// GradientRows over the positions of one sample, with the statistics of its group.
+template <class T, std::size_t W>
+struct SampleGradientRows {
+  GradientRows<T, W> of_group;
+  std::int64_t positions, per_group;  ///< Rows of a sample, samples of a group.
+
+  DKFAC_HD Sums<2 * W> operator()(std::int64_t sample, std::int64_t pack, std::int64_t row,
+                                  std::int64_t step, std::int64_t count) const {
+    const std::int64_t group = dkfac::cuda::quotient(sample, per_group);
+    return of_group(group, pack, (sample - group * per_group) * positions + row, step, count);
+  }
+};
+
+/// Stores [samples,2,channels], the gradients of scale and shift for each sample, from the sums of
+/// SampleGradientRows.
+template <class C, std::size_t W>
+struct StoreSampleGradients {
+  C* to;
+  const C* inv_std;
+  std::int64_t channels, per_group;
+
+  DKFAC_HD void operator()(std::int64_t sample, std::int64_t, std::int64_t pack,
+                           const Sums<2 * W>& sums) const {
+    const std::int64_t channel = pack * static_cast<std::int64_t>(W);
+    const C* inverse = inv_std + dkfac::cuda::quotient(sample, per_group) * channels + channel;
+    C* of_scale = to + 2 * sample * channels + channel;
+    C* of_shift = of_scale + channels;
+    for (std::size_t c = 0; c < W; ++c) {
+      of_scale[c] = static_cast<C>(sums.at[2 * c + 1] * static_cast<double>(inverse[c]));
+      of_shift[c] = static_cast<C>(sums.at[2 * c]);
+    }
+  }
+};
+/// Adds them up over samples, to the sums that GradientRows has of all their rows.
+template <class C>
+struct SampleRows {
+  const C *from, *inv_std;
+  std::int64_t channels, per_group;
+
+  DKFAC_HD Sums<2> operator()(std::int64_t group, std::int64_t channel, std::int64_t sample,
+                              std::int64_t step, std::int64_t count) const {
+    const C* of_scale = from + 2 * (group * per_group + sample) * channels + channel;
+    Sums<2> out{};
+    DKFAC_UNROLL
+    for (std::int64_t k = 0; k < count; ++k) {
+      const C* at = of_scale + 2 * k * step * channels;
+      out.at[0] += static_cast<double>(at[channels]);
+      out.at[1] += static_cast<double>(at[0]);
+    }
+    out.at[1] /= static_cast<double>(inv_std[group * channels + channel]);
+    return out;
+  }
+};
+
 /// dx = a*g + b*(x - mean) + c, for the rows of one thread.
 template <class T, std::size_t W>
 struct NormalizeBackward {

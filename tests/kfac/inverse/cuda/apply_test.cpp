@@ -1,7 +1,10 @@
+#include <cmath>
 #include <limits>
 #include <vector>
 
 #include <gtest/gtest.h>
+
+#include "dkfac/kfac/statistics.h"
 
 #include "kfac/cuda/rebuilding_on_device.h"
 
@@ -12,6 +15,7 @@ namespace {
 using dkfac::testing::device_values;
 using dkfac::testing::host_waits;
 using dkfac::testing::is_emulated;
+using dkfac::testing::kernel_launches;
 using dkfac::testing::near;
 using dkfac::testing::products;
 using dkfac::testing::unaligned_products;
@@ -143,7 +147,66 @@ TEST_P(Apply, PreconditionsLayersOfOneShapeTogether) {
   EXPECT_FALSE(batch_shape(Conv2dSpec{.in = 6, .out = 8, .window = Window::square(3), .groups = 2},
                            options, ctx.device()));
   EXPECT_FALSE(batch_shape(linear, options_of(InverseMethod::eigen), ctx.device()));
-  EXPECT_FALSE(batch_shape(NormSpec{.channels = 5}, options, ctx.device()));
+  const NormSpec norm{.channels = 5};
+  EXPECT_EQ(batch_shape(norm, options, ctx.device()), BatchShape{});
+  EXPECT_FALSE(batch_shape(norm, options, Device::cpu()));
+  CurvatureOptions full = options;
+  full.statistics.batch_norm = NormFisher::full;
+  EXPECT_FALSE(batch_shape(norm, full, ctx.device()));
+}
+
+TEST_P(Apply, PreconditionsNormalisationsOfAllWidthsTogether) {
+  constexpr int kNorms = 70;  // More than one launch takes.
+  Random random(7);
+  for (const NormFisher mode : {NormFisher::unit_wise, NormFisher::diagonal}) {
+    CurvatureOptions options = options_of();
+    options.statistics.batch_norm = mode;
+    options.damping.normalization = 3;
+    const auto made = [&](const Shape& shape, bool is_fisher) {
+      Tensor x = Tensor::empty(cpu, shape, dtype());
+      fill_normal(x, 0, 1, random);
+      // A diagonal above 1 beside elements below it: blocks that are positive definite.
+      Tensor out = Tensor::empty(cpu, shape, dtype());
+      std::vector<double> all = values(cpu, x);
+      for (std::size_t i = 0; is_fisher && i < all.size(); ++i) {
+        const bool mixed = shape[0] == 3 && static_cast<std::int64_t>(i) / shape[1] == 1;
+        all[i] = mixed ? std::tanh(all[i]) : 1 + all[i] * all[i];
+      }
+      ops::cast(cpu, view_of(all.data(), shape), out);
+      return Tensor::copy_of(ctx, out);
+    };
+    std::vector<LayerSpec> specs;
+    std::vector<LayerCurvature> layers(kNorms);
+    std::vector<Tensor> gammas, betas, gammas_alone, betas_alone;
+    for (int i = 0; i < kNorms; ++i) {
+      const NormSpec norm{.channels = 1 + i * 37 % 300, .scale = i % 5 != 0};
+      specs.emplace_back(norm);
+      layers[static_cast<std::size_t>(i)].fisher =
+          made({norm_rows(norm, mode), norm.channels}, true);
+      layers[static_cast<std::size_t>(i)].fisher_statistics = 1;
+      gammas.push_back(made({norm.scale ? norm.channels : 0}, false));
+      betas.push_back(made({norm.channels}, false));
+      gammas_alone.push_back(Tensor::copy_of(ctx, gammas.back()));
+      betas_alone.push_back(Tensor::copy_of(ctx, betas.back()));
+    }
+    layers[2].fisher_statistics = 0;  // Its gradient stays.
+    const std::vector<double> before = device_values(ctx, betas[2]),
+                              changed = device_values(ctx, betas[3]);
+    std::vector<LayerGradient> gradients;
+    for (std::size_t i = 0; i < kNorms; ++i)
+      gradients.push_back({&specs[i], &layers[i], gammas[i], betas[i]});
+    ProductBatch batch;
+    const std::int64_t launches = kernel_launches();
+    apply_curvature(ctx, options, gradients, batch);
+    EXPECT_EQ(kernel_launches() - launches, is_emulated() ? 2 : 0);
+    EXPECT_EQ(device_values(ctx, betas[2]), before);
+    EXPECT_NE(device_values(ctx, betas[3]), changed) << "control";
+    for (std::size_t i = 0; i < kNorms; ++i) {
+      apply_curvature(ctx, specs[i], options, layers[i], gammas_alone[i], betas_alone[i]);
+      EXPECT_EQ(device_values(ctx, gammas[i]), device_values(ctx, gammas_alone[i])) << i;
+      EXPECT_EQ(device_values(ctx, betas[i]), device_values(ctx, betas_alone[i])) << i;
+    }
+  }
 }
 
 /// Inverses and the product between them are aligned for any width; gradients where their own rows

@@ -133,6 +133,36 @@ TEST_P(NormFisherOnDevice, TakesManyPositionsAndSamples) {
   }
 }
 
+TEST_P(NormFisherOnDevice, FromTheGradientsOfSamplesEqualsThatOfTheHost) {
+  for (const DType data : {DType::f32, DType::f64})
+    for (const bool scale : {true, false})
+      for (const std::int64_t channels : {1, 5, 33})
+        for (const std::int64_t n : {0, 1, 6, 1100}) {
+          const NormSpec spec{.channels = channels, .scale = scale};
+          const auto gradients = random({n, 2, channels}, data);
+          const auto run = [&](Context& c, NormFisher mode, double beta) {
+            const std::int64_t rows = norm_rows(spec, mode);
+            const Shape shape =
+                mode == NormFisher::full ? Shape{ops::packed_size(rows)} : Shape{rows, channels};
+            return written(c, shape, beta == 0 ? kNan : 2, [&](TensorView out) {
+              compute_norm_fisher(c, spec, mode, gradients.in(c), 50, 3, beta, out);
+            });
+          };
+          for (const auto mode : {NormFisher::diagonal, NormFisher::unit_wise, NormFisher::full})
+            for (const double beta : {0.0, 1.0})
+              EXPECT_TRUE(near(run(ctx, mode, beta), run(cpu, mode, beta), tolerance()))
+                  << static_cast<int>(mode) << " " << n << " " << channels << " " << data;
+        }
+  // Control: another batch.
+  const auto gradients = random({6, 2, 5}, dtype()), other = random({6, 2, 5}, dtype());
+  const auto fisher = [&](Context& c, const BothPlaces& from) {
+    return written(c, {3, 5}, kNan, [&](TensorView out) {
+      compute_norm_fisher(c, {.channels = 5}, NormFisher::unit_wise, from.in(c), 50, 3, 0, out);
+    });
+  };
+  EXPECT_FALSE(near(fisher(ctx, other), fisher(cpu, gradients), 0.01));
+}
+
 TEST_P(NormFisherOnDevice, DoesNotReadXOfAFixedGamma) {
   Batch b(cpu, ctx, random_, {4, Layout::nhwc, false}, {6, 2, 2}, 1, dtype(), dtype());
   const Vector before = fisher_of(ctx, b, NormFisher::unit_wise);

@@ -140,6 +140,43 @@ std::string counted_wide_factor() {
   return lines_of("wide factor", log.take());
 }
 
+/// Numbers of launches of the second step, whose passes are recorded, by short_name().
+std::map<std::string, int> launches_of(FusionUse fusions, bool has_statistics) {
+  Recipe recipe = small_resnet50(fusions);
+  recipe.method = Method::kfac;
+  recipe.statistics_every = has_statistics ? 1 : 4;
+  ModelTraining training(recipe, Device::cuda());
+  EXPECT_TRUE(training.step(0).updated);
+  training.load(1);
+  emulated::WorkLog log;
+  EXPECT_TRUE(training.update(1).updated);
+  std::map<std::string, int> launches;
+  for (const emulated::LoggedWork& work : log.take()) ++launches[short_name(work.name)];
+  return launches;
+}
+
+/// Where no convolution sums over the batch, nothing reads the activations for the Fisher of a
+/// normalisation: it is made of what the backward pass leaves of each sample.
+TEST(Launches, OfAStepWithStatisticsHaveNoPassForTheFisherOfANormalisation) {
+  const std::string pass = "reduce_cols PositionSums AddPositions PositionTerm StoreGradients",
+                    products = "reduce_cols GradientProducts AddProducts ProductTerm StoreFisher",
+                    sums = "sum_columns SampleGradientRows StoreSampleGradients",
+                    of_batch = "sum_columns GradientRows StorePairs";
+  auto separate = launches_of(FusionUse::off, true), fused = launches_of(FusionUse::on, true);
+  EXPECT_EQ(separate[pass], 0);
+  EXPECT_EQ(separate[products], 53);
+  EXPECT_EQ(separate[sums], 53);
+  EXPECT_EQ(separate[of_batch], 0);
+  // 32 convolutions have summed over the batch.
+  EXPECT_EQ(fused[pass], 32);
+  EXPECT_EQ(fused[products], 53);
+  EXPECT_EQ(fused[sums], 21);
+  // Other steps sum as without K-FAC.
+  auto other = launches_of(FusionUse::off, false);
+  EXPECT_EQ(other[of_batch], 53);
+  EXPECT_EQ(other[sums] + other[pass] + other[products], 0);
+}
+
 /// A step that launches other work is to change this file, and then the model.
 TEST(Launches, OfAStepAreThoseOfTheRecord) {
   std::ifstream in(DKFAC_COUNTED_FILE);

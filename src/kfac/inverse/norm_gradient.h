@@ -1,0 +1,21 @@
+#pragma once
+
+#include <span>
+
+#include "dkfac/core/context.h"
+#include "dkfac/core/tensor_view.h"
+#include "dkfac/kfac/options.h"
+
+namespace dkfac::kfac {
+
+/// The Fisher blocks of a normalisation and its gradients, as of precondition_norm().
+struct NormGradient {
+  ConstTensorView fisher;
+  TensorView gamma, beta;
+};
+
+/// precondition_norm() of several normalisations of one dtype, of any widths, together.
+void precondition_norms(Context& ctx, NormFisher mode, double shift,
+                        std::span<const NormGradient> norms);
+
+}  // namespace dkfac::kfac
