@@ -1,9 +1,16 @@
 #include <algorithm>
 #include <array>
+#include <limits>
+#include <memory>
+#include <utility>
+#include <vector>
 
 #include <gtest/gtest.h>
 
+#include "dkfac/comm/communicator.h"
+#include "dkfac/core/ops.h"
 #include "dkfac/nn/kfac_attach.h"
+#include "dkfac/optim/optimizer.h"
 
 #include "nn/fake_optimizer.h"
 #include "nn/nn_support.h"
@@ -136,7 +143,8 @@ TEST(OptimizerAttachment, RegistersEveryLayerWithParametersInForwardOrder) {
                                       "batch_norm 1", "ready 1", "grad_output 0", "ready 0"}));
 }
 
-/// A layer of a user that is linear in its weight.
+/// A layer of a user that is linear in its weight: each of 5 positions has 3 numbers, which it
+/// mixes to 4.
 class Mixing final : public Layer {
  public:
   Mixing() { parameters_.push_back({"weight", Role::weight, Shape{4, 3}, {}, {}}); }
@@ -145,9 +153,55 @@ class Mixing final : public Layer {
   [[nodiscard]] Shape output_shape(const Shape& input) const override {
     return Shape{input[0], input[1], 4};
   }
-  ConstTensorView forward(Context&, ConstTensorView x, Mode) override { return x; }
-  ConstTensorView backward(Context&, ConstTensorView dy, InputGrad) override { return dy; }
+  ConstTensorView forward(Context& ctx, ConstTensorView x, Mode) override {
+    observer_->on_forward(*this, x);
+    input_ = x;
+    y_ = Tensor::empty(ctx, output_shape(x.shape()), x.dtype());
+    const Shape rows{x.numel() / 3, 4};
+    ops::gemm(ctx, ops::Trans::no, ops::Trans::yes, 1, x.reshape({x.numel() / 3, 3}),
+              parameters_[0].value, 0, y_.view().reshape(rows));
+    return y_;
+  }
+  ConstTensorView backward(Context& ctx, ConstTensorView dy, InputGrad) override {
+    observer_->on_backward(*this, dy);
+    ops::gemm(ctx, ops::Trans::yes, ops::Trans::no, 1, dy.reshape({dy.numel() / 4, 4}),
+              input_.reshape({input_.numel() / 3, 3}), 0, parameters_[0].grad);
+    observer_->on_gradients(*this);
+    return {};
+  }
+
+ private:
+  ConstTensorView input_;
+  Tensor y_;
 };
+
+/// Weights after two steps of K-FAC on the layer and a Flatten.
+std::vector<double> trained_by_kfac(std::unique_ptr<Layer> layer) {
+  Context ctx;
+  auto net = std::make_unique<Sequential>();
+  net->add("own", std::move(layer)).add<Flatten>("flatten");
+  Model model(ctx, "mixed", std::move(net), Shape{5, 3}, DType::f64, 1);
+  ops::copy(ctx, random_tensor(ctx, Shape{12}, DType::f64, 3), model.parameters());
+  optim::KfacOptions options;
+  options.curvature.dtype = DType::f64;
+  options.curvature.damping.lambda = 0.1;
+  const auto optimizer = optim::make_kfac(comm::make_self(), options);
+  OptimizerAttachment attachment(model, *optimizer);
+  optimizer->prepare();
+  for (std::uint64_t step = 0; step < 2; ++step) {
+    model.forward(ctx, random_tensor(ctx, Shape{6, 5, 3}, DType::f64, 4 + step), Mode::train);
+    model.backward(ctx, random_tensor(ctx, Shape{6, 20}, DType::f64, 7 + step));
+    EXPECT_TRUE(optimizer->step({.lr = 0.1, .flags = {}}, Stream::cpu()).updated);
+  }
+  return values(ctx, model.parameters());
+}
+
+TEST(OptimizerAttachment, PreconditionsALayerOfAUserAsTheLayerOfItsSpecification) {
+  const std::vector<double> own = trained_by_kfac(std::make_unique<Mixing>());
+  // c n eps for the 30 rows of a product, c = 16 for two steps through inverses.
+  const double tolerance = 16 * 30 * std::numeric_limits<double>::epsilon();
+  EXPECT_TRUE(near(own, trained_by_kfac(std::make_unique<Linear>(3, 4, false)), tolerance));
+}
 
 TEST(OptimizerAttachment, RegistersALayerOfAUserAsWhatItIsFor) {
   Context ctx;
