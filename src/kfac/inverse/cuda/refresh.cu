@@ -38,7 +38,8 @@ template <class T>
 void trace_groups(Context& ctx, const Factor& factor, double* out) {
   const dkfac::cuda::Sum<double> sum;
   const T* average = factor.average.data<T>();
-  if (factor.is_diagonal()) return diagonal_trace(ctx, factor, {out, DType::f64, {1}, ctx.device()});
+  if (factor.is_diagonal())
+    return diagonal_trace(ctx, factor, {out, DType::f64, {1}, ctx.device()});
   if (factor.form == FactorForm::low_rank) {
     reduce_rows<double>(ctx, 1, factor.average.numel(), sum, Square<T>{average},
                         Store<double>{out});
