@@ -79,7 +79,7 @@ class Verify(unittest.TestCase):
         self.expect_error(mean("--size", "16"), 64, "--size is of photographs, and cifar-10")
         done = mean()
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertIn("mean of 10 pictures of cifar-10 train, 32x32x3", done.stdout)
+        self.assertIn("mean of 10 pictures of cifar-10, 32x32x3", done.stdout)
 
     def test_a_truncated_file(self):
         file = self.folder / "data_batch_5.bin"

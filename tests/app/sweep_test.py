@@ -202,7 +202,7 @@ class Sweep(Sweeping):
         self.assertEqual(sorted((self.dir / "starts").read_text().split("\n")),
                          ["", "a 0 run-001", "b 1 run-002"])
         self.spec('[slots]\nlauncher = "./none"\n')
-        self.assertEqual(self.sweep("--force").returncode, 0)
+        self.expect_error(self.sweep("--force"), 70, "every run failed", "cannot be started")
         self.assertIn("cannot be started", self.state()["runs"][0]["error"])
 
 

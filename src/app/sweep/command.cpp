@@ -108,9 +108,10 @@ void write_results(const SweepState& state, const fs::path& folder) {
 void require_a_result(const SweepState& state, const fs::path& folder) {
   if (std::ranges::any_of(state.runs, [](const SweepRun& run) { return run.status != "failed"; }))
     return;
-  // Not try_again, with which the same command would continue.
+  // Neither another program's code nor try_again, after which the same command would continue.
   const auto first = static_cast<ExitCode>(state.runs.front().exit_code);
-  const bool tells = first != ExitCode::ok && first != ExitCode::try_again;
+  const bool tells =
+      first >= ExitCode::usage && first <= ExitCode::numeric && first != ExitCode::try_again;
   throw RunError({0,
                   {0, "sweep"},
                   tells ? first : ExitCode::internal,
