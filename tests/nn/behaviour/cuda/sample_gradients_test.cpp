@@ -103,10 +103,10 @@ std::vector<double> sums_of(const std::vector<std::vector<double>>& seen, std::s
 }
 
 TEST_P(DeviceSampleGradients, AreShownInPlaceOfTheBatch) {
-  constexpr auto kNone = ActivationKind::none, kRelu = ActivationKind::relu,
-                 kCelu = ActivationKind::celu;
-  for (const MakeLayer make : {&make_norm<1, kNone>, &make_norm<2, kRelu>, &make_norm<1, kCelu>,
-                               &make_norm<1, kRelu, false>, &make_residual}) {
+  constexpr auto none = ActivationKind::none, relu = ActivationKind::relu,
+                 celu = ActivationKind::celu;
+  for (const MakeLayer make : {&make_norm<1, none>, &make_norm<2, relu>, &make_norm<1, celu>,
+                               &make_norm<1, relu, false>, &make_residual}) {
     const Shape input{4, 6, 7, 16};
     const Watched shown = watched(make, dtype(), input, true, true, false),
                   summed = watched(make, dtype(), input, true, true, true);
