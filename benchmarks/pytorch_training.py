@@ -42,12 +42,12 @@ METHODS = {
         "SGD + K-FAC": {"optimizer": "sgd", "lr": [0.01, 0.03, 0.1, 0.3], "kfac": {
             "damping": 1e-2, "kl_clip": 1e-2, "statistics_interval": 5, "inverse_interval": 20}}},
     "resnet20": {
-        "SGD": {"optimizer": "sgd", "lr": [0.05, 0.1, 0.2, 0.4], "weight_decay": 5e-4, "warm_up": 0.2},
-        "SGD + K-FAC": {"optimizer": "sgd", "lr": [0.01, 0.03, 0.1], "weight_decay": 5e-4, "warm_up": 0.2, "kfac": {
+        "SGD": {"optimizer": "sgd", "lr": [0.02, 0.05, 0.1, 0.2], "weight_decay": 5e-4, "warm_up": 0.2},
+        "SGD + K-FAC": {"optimizer": "sgd", "lr": [0.003, 0.01, 0.03, 0.1], "weight_decay": 5e-4, "warm_up": 0.2, "kfac": {
             "damping": 0.03, "new_weight": 0.1, "statistics_interval": 10, "inverse_interval": 50}}}}
 # What a curve shows, the lengths of a run and of a trial, and the target: a loss to come down to, or an accuracy to reach.
 TASKS = {"transformer": {"unit": "steps", "length": 400, "trial": 400, "every": 25, "value": "test loss", "target": 1.9},
-         "resnet20": {"unit": "epochs", "length": 4, "trial": 2, "every": 0.5, "value": "test accuracy", "target": 0.7}}
+         "resnet20": {"unit": "epochs", "length": 3, "trial": 2, "every": 0.5, "value": "test accuracy", "target": 0.7}}
 
 
 def example(name):
