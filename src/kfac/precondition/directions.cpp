@@ -109,15 +109,22 @@ void Directions::launch(Curvature& curvature, std::span<const LayerDirection> la
 }
 
 void Directions::record(Curvature& curvature) {
+  // Copies of addresses that were recorded never run if recording fails.
+  const auto forget = [&] {
+    for (Batch& batch : batches_) batch.products.forget_addresses();
+  };
   try {
     recorded_ = CapturedWork::capture(ctx_, [&] { precondition(curvature); });
     ++launches_.recorded;
   } catch (const DeviceError& error) {
     // Errors of the device itself recur in the work that follows call by call.
-    for (Batch& batch : batches_) batch.products.forget_addresses();
+    forget();
     ++launches_.refused;
     ++refusals_;
     launches_.reason = error.what();
+  } catch (...) {
+    forget();
+    throw;
   }
 }
 
