@@ -77,7 +77,7 @@ class Kfac {
     const bool accepted = state_->locked([this] {
       precondition();
       state_->begin_step();
-      return report_.nonfinite_gradient + report_.nonfinite_statistic == 0;
+      return report_.nonfinite_gradient + report_.nonfinite_statistic + report_.data_error == 0;
     });
     detail::Observer::instance().update();
     if (accepted) optimizer_->step();
@@ -194,12 +194,14 @@ class Kfac {
           "was seen since the last step; call backward() before step()");
     std::vector<dkfac_layer_grad> grads;
     std::vector<std::pair<at::Tensor, at::Tensor>> copies;  // A gradient, and what is passed.
+    std::unordered_set<const c10::TensorImpl*> seen;  // Parameters whose gradients are passed.
     for (detail::Layer& layer : s.layers) {
       if (layer.spec.kind == DKFAC_PLAIN) continue;
       if (s.due) complete(layer);
       const auto grad_of = [&](const at::Tensor& parameter) {
         if (!parameter.defined()) return dkfac_tensor{};
         const at::Tensor grad = layer.valid ? parameter.grad() : at::Tensor();
+        if (layer.valid) seen.insert(parameter.unsafeGetTensorImpl());
         const bool wide = parameter.scalar_type() == at::kDouble;
         at::Tensor passed = grad.defined() ? grad.to(wide ? at::kDouble : at::kFloat).contiguous()
                                            : at::zeros(parameter.sizes(), at::kFloat);
@@ -211,7 +213,13 @@ class Kfac {
     }
     dkfac_step_args args{};
     dkfac_step_args_init(&args, sizeof args);
-    if (kl_clip_) args.lr = optimizer_->param_groups().front().options().get_lr();
+    if (kl_clip_)  // A rate of 0, e.g. in a warm-up, clips nothing.
+      args.lr = std::max(optimizer_->param_groups().front().options().get_lr(), 1e-30);
+    for (const auto& group : optimizer_->param_groups())
+      for (const at::Tensor& p : group.params())
+        if (p.grad().defined() && !seen.contains(p.unsafeGetTensorImpl()) &&
+            !at::isfinite(p.grad()).all().item<bool>())
+          args.data_error = 1;
     report_.struct_size = sizeof report_;
     detail::check(dkfac_preconditioner_step(
         s.handle, grads.data(), static_cast<std::int64_t>(grads.size()), &args, &report_));

@@ -229,8 +229,10 @@ torch::nn::Sequential copy_of(const Model& model) {
 }
 
 TEST(LibTorch, AStepAfterAFailedOneIsAsIfItHadNotBeen) {
-  Model model(mlp());
-  Model reference(copy_of(model));
+  libtorch::Options o = options();
+  o.kl_clip = 0.01;  // Wants a rate, also where records are dropped.
+  Model model(mlp(), o);
+  Model reference(copy_of(model), o);
   const torch::Tensor x = rand({8, 4}), other = rand({8, 4});
   const std::vector<std::function<void()>> failures = {
       [&] { refuse([&] { model.kfac->step(); }, "no backward pass"); },
@@ -249,10 +251,7 @@ TEST(LibTorch, AStepAfterAFailedOneIsAsIfItHadNotBeen) {
         model.net->parameters()[0].mutable_grad()[0][0] = std::nan("");
         EXPECT_FALSE(model.kfac->step());
       },
-      [&] {
-        model.backward(other);
-        model.kfac->reset();
-      },
+      [&] { model.backward(other), model.kfac->reset(); },
   };
   for (const auto& failure : failures) {
     failure();
@@ -265,6 +264,19 @@ TEST(LibTorch, AStepAfterAFailedOneIsAsIfItHadNotBeen) {
   model.backward(other);
   EXPECT_TRUE(model.kfac->step());
   EXPECT_GT(distance(model.net->parameters(), reference.net->parameters()), 1e-6);
+}
+
+TEST(LibTorch, AGradientWithoutCurvatureThatIsNotFiniteRejectsTheStep) {
+  libtorch::Options o = options();
+  o.skip = {"2"};
+  o.kl_clip = 0.01;
+  Model model(mlp(), o);
+  model.backward(rand({8, 4}));
+  model.net->parameters().back().mutable_grad()[0] = std::nan("");
+  EXPECT_FALSE(model.kfac->step());
+  model.sgd->param_groups()[0].options().set_lr(0);  // Allowed beside a clip.
+  model.backward(rand({8, 4}));
+  EXPECT_TRUE(model.kfac->step());
 }
 
 TEST(LibTorch, PassesInEvalModeAndWithoutGradientsRecordNothing) {

@@ -82,6 +82,7 @@ struct State {
     dkfac_step_args args{};
     dkfac_step_args_init(&args, sizeof args);
     args.data_error = 1;
+    args.lr = 1;  // A KL clip wants a rate, also here.
     (void)dkfac_preconditioner_step(handle, nullptr, 0, &args, nullptr);
     begin_step();
   }
