@@ -173,8 +173,8 @@ def enum(name, value, table):
     return table[value]
 
 
-def integer(where, name, value, least=None):
-    """An int. Floats are refused, also whole ones, instead of being cut off."""
+def integer(where, name, value, least=None, bits=64):
+    """An int. Floats are refused, also whole ones, instead of being cut off, and what has more than `bits`."""
     try:
         found = operator.index(value)
     except TypeError:
@@ -182,6 +182,8 @@ def integer(where, name, value, least=None):
     if found is None or (least is not None and found < least):
         bound = "" if least is None else f" >= {least}"
         raise InvalidArgument(f"[{where}] {name} is {value!r}; it must be an integer{bound}")
+    if not -2 ** (bits - 1) <= found < 2 ** (bits - 1):
+        raise InvalidArgument(f"[{where}] {name} is {value!r}; it must be below 2^{bits - 1}")
     return found
 
 

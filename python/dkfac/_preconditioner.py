@@ -22,7 +22,7 @@ def curvature_options(**values):
         elif name == "failure_folder" and value is not None:
             value = str(value).encode()
         elif _TYPES[name] in (ctypes.c_int32, ctypes.c_int64):
-            value = integer("curvature options", name, value)
+            value = integer("curvature options", name, value, bits=8 * ctypes.sizeof(_TYPES[name]))
         elif _TYPES[name] is ctypes.c_double:
             value = real("curvature options", name, value)
         setattr(options, name, value)
@@ -98,13 +98,13 @@ class Preconditioner:
                                                   byref(args), byref(report)))
         return StepReport(report)
 
-    def set_curvature(self, damping=0.0, statistics_interval=0, inverse_interval=0, micro_batches=0):
-        """0 leaves a setting unchanged."""
+    def set_curvature(self, damping, statistics_interval, inverse_interval):
         settings = initialized(c.CurvatureSettings, self._library.dkfac_curvature_settings_init)
         settings.damping = real("settings", "damping", damping)
-        settings.statistics_interval = integer("settings", "statistics_interval", statistics_interval)
-        settings.inverse_interval = integer("settings", "inverse_interval", inverse_interval)
-        settings.micro_batches = micro_batches
+        if not settings.damping > 0:  # The library takes 0 for "unchanged".
+            raise InvalidArgument(f"[settings] damping is {damping!r}; it must be > 0")
+        settings.statistics_interval = integer("settings", "statistics_interval", statistics_interval, 1, 32)
+        settings.inverse_interval = integer("settings", "inverse_interval", inverse_interval, 1, 32)
         check(self._library.dkfac_preconditioner_set_curvature(self._handle, byref(settings)))
 
     def describe(self):

@@ -91,6 +91,7 @@ class KFACPreconditioner(ModelPreconditioner):
             options.setdefault("damping_split", "constant")
         self._squared = peer and inverse and options.get("damping_split") == "constant"
         options.setdefault("inverse_method", "cholesky" if inverse else "eigen")
+        self._decay = self.factor_decay
         first = self.kl_clip
         self._clip = 0.0 if first is None else float(first)
         from ._distributed import default_comm
@@ -100,7 +101,7 @@ class KFACPreconditioner(ModelPreconditioner):
             model, comm=comm, accumulation_steps=accumulation_steps, grad_scaler=grad_scaler,
             skip_layers=skip_layers or (), kinds=(c.LINEAR, c.CONV2D) if peer else ALL_KINDS,
             scaling=peer_scaling if peer else None, damping=self._lambda(),
-            new_weight=max(1 - self.factor_decay, 1e-12), kl_clip=self._clip, statistics_interval=self.factor_update_steps,
+            new_weight=max(1 - self._decay, 1e-12), kl_clip=self._clip, statistics_interval=self.factor_update_steps,
             inverse_interval=self.inv_update_steps, grad_worker_fraction=self._fraction(grad_worker_fraction, comm),
             bucket_bytes=max(1, int(allreduce_bucket_cap_mb * 2**20)),
             dtype=torch.float64 if wide else options.pop("dtype", None), **options)
@@ -210,6 +211,11 @@ class KFACPreconditioner(ModelPreconditioner):
         if "layers" in state_dict and "dkfac" not in state_dict:
             raise InvalidArgument("[load_state_dict] this state was saved by kfac-pytorch; its factors are in another "
                                   "form, so only state_dict(include_factors=False) of it can be loaded")
+        decay = state_dict.get("factor_decay", self._decay)
+        if decay != self._decay:
+            raise InvalidArgument(f"[load_state_dict] factor_decay is {decay} in the state and {self._decay} here; it "
+                                  "is fixed for the life of the preconditioner, so pass that of the state to the "
+                                  "constructor")
         kept = self._steps, self._values
         try:
             self._steps = state_dict["steps"]
@@ -253,4 +259,4 @@ class LambdaParamScheduler:
             if function is None:
                 continue
             value = self._preconditioner._values[name] * function(step)
-            self._preconditioner._set(name, int(value) if name.endswith("steps") else value)
+            self._preconditioner._set(name, max(1, int(value)) if name.endswith("steps") else value)

@@ -10,9 +10,12 @@ WIDE = (torch.float64, torch.float32)
 
 
 class Gradients:
-    """Gradients of the layers with curvature: an array whose pointers are set in every step."""
+    """Gradients of the layers with curvature: an array whose pointers are set in every step. `others`: the
+    optimizer's parameters without curvature."""
 
-    def __init__(self, layers):
+    def __init__(self, layers, others):
+        self.others = others
+        self.unseen = []   # Gradients to which no pointer leads.
         self.array = (c.LayerGrad * len(layers))()
         self.kept = []     # What the array points to.
         self.copies = []   # (gradient, copy) to be written back.
@@ -34,12 +37,16 @@ class Gradients:
         return struct, find, parameter, count
 
     def collect(self, everywhere):
-        """Sets the pointers. `everywhere`: also gradients of layers that were not used."""
+        """Sets the pointers. `everywhere`: also gradients of layers that have no curvature yet."""
         self.release()
+        self.unseen = [p.grad for p in self.others if p.grad is not None]
         for layer, parts in self.entries:
             used = everywhere or layer.valid
             for struct, find, parameter, count in parts:
-                grad = find() if used else None
+                grad = find()
+                if not used and grad is not None:
+                    self.unseen.append(grad)
+                    grad = None
                 if grad is None:  # A gradient of zeros; what becomes of it is dropped.
                     wide = parameter.dtype if parameter.dtype in WIDE else torch.float32
                     grad = torch.zeros(count, dtype=wide, device=parameter.device)
@@ -53,6 +60,15 @@ class Gradients:
                 struct.dtype = DTYPES[grad.dtype]
                 point(struct, grad)
 
+    def others_finite(self):
+        """Whether the gradients to which no pointer leads are finite."""
+        if not self.unseen:
+            return True
+        with torch.no_grad():
+            values = [g._values() if g.layout is torch.sparse_coo else g for g in self.unseen]
+            zeros = torch.stack([v.mul(0).sum(dtype=torch.float32) for v in values])  # NaN, or 0 where all is finite.
+            return bool(torch.isfinite(zeros).all())
+
     def write_back(self):
         with torch.no_grad():
             for grad, copy in self.copies:
@@ -61,3 +77,4 @@ class Gradients:
     def release(self):
         self.kept.clear()
         self.copies.clear()
+        self.unseen.clear()

@@ -47,7 +47,7 @@ class Layer:
         self.reason = None
         self.id = None
         self.records = 0      # In this step.
-        self.valid = False    # The last statistics that were due had records.
+        self.valid = False    # It has been recorded, and not been put into eval mode since.
 
     def parameters(self):
         return [p for p in (self.weight, self.bias) if p is not None]

@@ -6,7 +6,7 @@ import os
 import torch
 
 from .. import _structs as c
-from .._library import Error, InvalidArgument, integer
+from .._library import Error, InvalidArgument, NumericError, integer
 from .._preconditioner import Preconditioner, curvature_options
 from . import _capture, _checks, _state
 from ._distributed import default_comm
@@ -40,7 +40,9 @@ class ModelPreconditioner(Reports, _state.Stateful):
         # (layer, positions) -> (a, g): A is divided by a, output gradients by g in place of 1/samples.
         self.scaling = scaling
         wide = any(p.dtype == torch.float64 for p in model.parameters())
-        dtype = options.pop("dtype", None) or (torch.float64 if wide else torch.float32)
+        dtype = options.pop("dtype", None)
+        if dtype is None:
+            dtype = torch.float64 if wide else torch.float32
         for wire in ("operand", "statistics_wire"):
             if wire in options:
                 options[wire] = _checks.number_of(options[wire], wire)
@@ -55,6 +57,7 @@ class ModelPreconditioner(Reports, _state.Stateful):
         for layer in self.layers:
             if owned is not None and layer.reason is None and not owned.issuperset(map(id, layer.parameters())):
                 layer.reason = "the optimizer does not have all of its parameters"
+        self._owned = owned
         self._watched = [layer for layer in self.layers if layer.reason is None]
         self._by_weight = {id(layer.weight): layer for layer in self._watched}
         self.settings = {"damping": self.options.damping, "statistics_interval": self.options.statistics_interval,
@@ -65,7 +68,7 @@ class ModelPreconditioner(Reports, _state.Stateful):
         self._process = os.getpid()
         Preconditioner(self.comm, self.options, device_struct(self.device))  # Checks the options before any pass.
         self._preconditioner = None
-        self._pending_state, self._pending_valid = None, []
+        self._pending = None   # A loaded state, until the first pass.
         self._inside = False   # The forward pass of the model is running.
         self._seen = False     # A forward pass of this step was seen.
         self._batch = None     # Its samples.
@@ -114,7 +117,7 @@ class ModelPreconditioner(Reports, _state.Stateful):
 
     def _samples(self, args, kwargs):
         if callable(self.batch_dim):
-            return self.batch_dim(*args, **kwargs)
+            return integer("dkfac", "the number from batch_dim", self.batch_dim(*args, **kwargs), least=0)
         for value in (*args, *kwargs.values()):
             if isinstance(value, torch.Tensor) and value.dim() > self.batch_dim:
                 return value.shape[self.batch_dim]
@@ -126,7 +129,7 @@ class ModelPreconditioner(Reports, _state.Stateful):
         if (self._paused or layer.reason is not None or not layer.module.training or not out.requires_grad
                 or not self._seen):
             return
-        if moments is not None and moments[0].numel() == 0:
+        if moments is not None and moments[0].numel() == 0 and x.numel() > 0:
             return self._give_up(layer, "it normalises by running averages")
         if function != layer.function:
             return self._give_up(layer, f"its weight is also used by {function}()")
@@ -204,7 +207,8 @@ class ModelPreconditioner(Reports, _state.Stateful):
             self._build()
             if layer.reason is not None:
                 return
-        self._record(layer, use, grad.detach() if grad.requires_grad else grad)
+        if grad.numel() > 0:  # A layer without rows counts as unused.
+            self._record(layer, use, grad.detach() if grad.requires_grad else grad)
         use.x = use.moments = None
 
     def _noted(self, key, grad):
@@ -269,18 +273,25 @@ class ModelPreconditioner(Reports, _state.Stateful):
             if layer.reason is None and not layer.module.training:
                 layer.reason = "it is in eval mode while the model trains"
             layers.append(layer)
-        pre = Preconditioner(self.comm, self.options, device_struct(self.device))
-        for layer in layers:
-            spec = layer.make_spec() if layer.reason is None else Layer.make_spec(layer)
-            layer.id = pre.add_layer(layer.name, spec)
         self.layers = layers
-        self._gradients = Gradients(self.curved())
-        self._preconditioner = pre
-        pre.prepare()
-        if self._pending_state is not None:
-            _state.compare(pre, self._pending_state)
+        self._register()
+        if self._pending is not None:
+            self._compare(self._pending)
         self._apply_settings(force=True)
         self._load_pending()
+
+    def _register(self):
+        """Makes the preconditioner of the layers; collective over the ranks."""
+        pre = Preconditioner(self.comm, self.options, device_struct(self.device))
+        for layer in self.layers:
+            spec = layer.make_spec() if layer.reason is None else Layer.make_spec(layer)
+            layer.id = pre.add_layer(layer.name, spec)
+        curved = self.curved()
+        known = {id(p) for layer in curved for p in layer.parameters()}
+        self._gradients = Gradients(curved, [p for p in self.model.parameters() if id(p) not in known
+                                             and (self._owned is None or id(p) in self._owned)])
+        self._preconditioner = pre
+        pre.prepare()
 
     def _apply_settings(self, force=False):
         """Passes changed settings on, unless records were made under the old ones."""
@@ -319,7 +330,11 @@ class ModelPreconditioner(Reports, _state.Stateful):
             self._applied["damping"] = self.settings["damping"]
         grads = self._gradients
         grads.collect(everywhere=self.comm.size > 1)
-        report = pre.step(grads.array, lr)
+        try:
+            report = pre.step(grads.array, lr, reject=not grads.others_finite())
+        except NumericError:  # The library has dropped the records.
+            self._end_step()
+            raise
         if report.updated:
             grads.write_back()
         grads.release()
@@ -339,7 +354,7 @@ class ModelPreconditioner(Reports, _state.Stateful):
             if frozen:
                 raise Error(f"[dkfac] layer '{layer.name}' was put into eval mode during training on several ranks; "
                             "name it in skip_layers")
-            layer.valid = False
+            layer.valid = layer.valid and layer.module.training
         while layer.records < self.accumulation_steps:
             zero = layer.placeholder()
             self._send(layer, zero[0], zero[1], zero[2] if len(zero) > 2 else None)
@@ -353,7 +368,7 @@ class ModelPreconditioner(Reports, _state.Stateful):
     def reset_batch(self):
         """Drops the records made since the last step; collective where any were made."""
         if self._preconditioner is not None and any(layer.records for layer in self.layers):
-            self._preconditioner.step(None, reject=True)
+            self._preconditioner.step(None, lr=1.0, reject=True)  # A KL clip wants a rate, also here.
         self._end_step()
 
     @contextlib.contextmanager

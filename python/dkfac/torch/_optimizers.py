@@ -42,6 +42,8 @@ class KFAC(torch.optim.SGD):
     def load_state_dict(self, state_dict):
         state = dict(state_dict)
         curvature = state.pop("dkfac", None)
+        if curvature is not None:
+            self.preconditioner.check_state(curvature)
         super().load_state_dict(state)
         if curvature is not None:
             self.preconditioner.load_state_dict(curvature)

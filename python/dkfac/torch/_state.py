@@ -1,6 +1,7 @@
 """State of a preconditioner as a dict of tensors and numbers."""
 import torch
 
+from .. import _structs as c
 from .._library import DataError, Error
 from ._tensors import view_of
 
@@ -88,27 +89,56 @@ class Stateful:
         """The state of this rank, which resumes bit for bit with the same ranks and options: every rank saves and
         loads its own."""
         self._refuse_records("state_dict")
-        state = save(self._preconditioner) if self._preconditioner is not None else self._pending_state
-        valid = [layer.name for layer in self.layers if layer.valid]
-        return {"version": 1, "rank": self.comm.rank, "ranks": self.comm.size, "steps": self.steps, "state": state,
-                "valid": self._pending_valid if self._preconditioner is None else valid,
+        if self._preconditioner is not None:
+            kept = {"state": save(self._preconditioner), "valid": [x.name for x in self.layers if x.valid],
+                    "channels_last": [x.name for x in self.layers if _ordered(x) and x.nhwc]}
+        else:
+            kept = self._pending or {"state": None, "valid": []}
+        return {**kept, "version": 1, "rank": self.comm.rank, "ranks": self.comm.size, "steps": self.steps,
                 "settings": dict(self.settings)}
 
-    def load_state_dict(self, state):
-        """Before the first pass, or between two steps."""
+    def check_state(self, state):
+        """Raises DataError where load_state_dict() would. Drops the records made since the last step."""
         check(state, self.comm)
         self.reset_batch()
-        if self._preconditioner is not None and state["state"] is not None:
-            compare(self._preconditioner, state["state"])
-        self.steps, self.settings = state["steps"], dict(state["settings"])
-        self._pending_state, self._pending_valid = state["state"], state["valid"]
         if self._preconditioner is not None:
-            self._apply_settings()
+            self._compare(state)
+
+    def load_state_dict(self, state):
+        """Before the first pass, or between two steps. A state that was saved before the first pass has no curvature:
+        training begins anew with it."""
+        self.check_state(state)
+        self.steps, self.settings = state["steps"], dict(state["settings"])
+        self._pending = state
+        if self._preconditioner is not None:
+            if state["state"] is None:
+                self._register()
+                for layer in self.layers:
+                    layer.valid = False
+            self._apply_settings(force=state["state"] is None)
             self._load_pending()
 
+    def _compare(self, state):
+        if state["state"] is None:
+            return
+        compare(self._preconditioner, state["state"])
+        last = state.get("channels_last")
+        for layer in self.layers:
+            if last is not None and _ordered(layer) and layer.nhwc != (layer.name in last):
+                saved, now = ("contiguous", "channels_last") if layer.nhwc else ("channels_last", "contiguous")
+                raise DataError(f"[load_state_dict] the weight of '{layer.name}' was {saved} where the state was saved "
+                                f"and is {now} here, which orders its factor A in another way; convert the model to "
+                                "the same memory format before attach()")
+
     def _load_pending(self):
-        state, self._pending_state = self._pending_state, None
-        if state is not None:
-            load(self._preconditioner, state)
+        pending, self._pending = self._pending, None
+        if pending is not None and pending["state"] is not None:
+            load(self._preconditioner, pending["state"])
             for layer in self.layers:
-                layer.valid = layer.name in self._pending_valid
+                layer.valid = layer.name in pending["valid"]
+
+
+def _ordered(layer):
+    """Whether the memory format decides the order of A."""
+    return (layer.reason is None and layer.kind == c.CONV2D
+            and max(layer.module.kernel_size) > 1 and layer.weight.shape[1] > 1)
