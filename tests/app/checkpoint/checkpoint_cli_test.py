@@ -103,13 +103,17 @@ class Checkpoints(CheckpointFolder):
         self.expect_error(self.resume("a", "--force"), 64, "--force")
         self.expect_error(self.dkfac("train", "--resume"), 64, "--out")
         self.expect_error(self.resume("none"), 66)
-        self.expect_error(self.resume("a", "--set", "train.ema_decay=0.9"), 64, "train.ema_decay")
+        for setting in ("train.ema_decay=0.9", "augment.mixup=0.2", "optimizer.gradient_wire=f16"):
+            self.expect_error(self.resume("a", "--set", setting), 64, setting.split("=")[0],
+                              "start a new one")
         middle = self.dir / "a" / "checkpoints" / "step-000013"
         self.assertTrue(middle.exists())
         self.expect_error(self.dkfac("train", "--resume", middle, "--set", "train.global_batch=16"),
                           64, "train.global_batch")
-        done = self.good(self.resume("a", "--set", "lr.lr=0.01", "--set", "run.epochs=3"))
+        done = self.good(self.resume("a", "--set", "lr.lr=0.01", "--set", "run.epochs=3", "--set",
+                                     "run.tta=flip"))
         self.assertIn("lr.lr was 0.02 and is 0.01", done.stderr)
+        self.assertIn('run.tta was "none" and is "flip"', done.stderr)
         new = self.good(self.dkfac("train", "--resume", self.newest("a"), "--out", "b", "--set",
                                    "run.epochs=4"))
         self.assertIn("b", new.stdout)
@@ -151,7 +155,9 @@ class Checkpoints(CheckpointFolder):
                  "checkpoints/latest")
         before = {name: (self.dir / "a" / name).read_bytes() for name in names}
         first = sorted((self.dir / "a" / "checkpoints").glob("step-*"))[0]
-        for setting, code, part in (("optimizer.weight_wire=bf16", 65, "master"),
+        # With new_weight = 1 the factors of fc1 are kept as rows.
+        for setting, code, part in (("optimizer.new_weight=1", 65, "average"),
+                                    ("optimizer.weight_wire=bf16", 64, "optimizer.weight_wire"),
                                     ("data.synthetic_classes=3", 64, "parameters")):
             for where in (self.dir / "a", first):  # The older one would become the latest.
                 with self.subTest(setting=setting, where=where.name):
