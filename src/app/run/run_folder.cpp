@@ -165,6 +165,12 @@ RunFolder::RunFolder(std::filesystem::path folder, IfExists if_exists,
   if (!lock_) lock_ = std::make_unique<RunLock>(folder_);
 }
 
+bool RunFolder::holds_run() const {
+  for (const char* file : {"config.toml", "metrics.jsonl", "result.json", kCheckpointFolder})
+    if (std::filesystem::exists(folder_ / file)) return true;
+  return false;
+}
+
 void RunFolder::begin(const Config& config, const std::string& command_line,
                       const RunRecord* resumed) {
   write_command(folder_, if_exists_, command_line);

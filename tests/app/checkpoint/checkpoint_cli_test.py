@@ -181,6 +181,27 @@ class Checkpoints(CheckpointFolder):
         self.assertEqual(len(self.result("a")["epochs"]), 3)
         self.assertEqual(list((self.dir / "a").glob("*.error.json")), [])
 
+    def test_a_refused_start_leaves_the_run_that_it_was_to_replace(self):
+        def files(folder):
+            return {p: p.read_bytes() for p in (self.dir / folder).rglob("*")
+                    if p.is_file() and p.name not in ("run.lock", "rank-0.error.json")}
+
+        self.good(self.train("a", "--quiet", "--trace"))
+        before = files("a")
+        for code, *wrong in ((64, "--set", "train.global_batch=4096"), (66, "--init", "none")):
+            with self.subTest(wrong=wrong):
+                self.expect_error(self.train("a", "--force", "--trace", *wrong), code)
+                self.assertEqual(files("a"), before)
+        self.good(self.train("a", "--force", "--quiet", "--set", "run.epochs=1"))
+        self.assertEqual(self.steps("a"), [8])
+        self.assertEqual(list((self.dir / "a").glob("*.error.json")), [])
+        # So does a comparison.
+        compare = ["compare", self.config, "--out", "c", "--quiet"]
+        self.good(self.dkfac(*compare))
+        before = files("c/tiny")
+        self.expect_error(self.dkfac(*compare, "--force", "--set", "train.global_batch=4096"), 64)
+        self.assertEqual(files("c/tiny"), before)
+
     def test_a_pipe_is_no_file(self):
         self.good(self.train("a", "--quiet", "--set", "run.epochs=1"))
         path = self.newest("a") / "model.safetensors"
