@@ -37,7 +37,11 @@ constexpr const char *kWait = "wait", *kEnd = "end", *kStop = "stop";
 /// Writer of evaluations.jsonl, one line per evaluated step.
 class Evaluations {
  public:
-  explicit Evaluations(fs::path path) : path_(std::move(path)) {
+  explicit Evaluations(fs::path path) : path_(std::move(path)) { read(); }
+  /// Reads the file again: a run that goes back to an earlier checkpoint removes later lines.
+  void read() {
+    steps_.clear();
+    whole_ = true;
     std::ifstream in(path_);
     for (std::string line; std::getline(in, line);) {
       whole_ = !in.eof();
@@ -134,6 +138,7 @@ class Watcher {
       std::this_thread::sleep_for(kNap);
       return kWait;
     }
+    done_->read();
     const bool ended =
         has_ended(command_.where);  // Before listing, so that no checkpoint is missed.
     std::vector<std::pair<std::int64_t, fs::path>> left;
@@ -190,9 +195,10 @@ class Watcher {
         (code != ExitCode::missing_input && code != ExitCode::io && code != ExitCode::bad_data))
       throw error;
     if (comm_->rank() != 0) return;
-    left_out_.insert(step_of(checkpoint.filename().string()).value_or(0));
     std::error_code ignored;
     const bool there = fs::exists(checkpoint / kManifestFile, ignored);
+    // One that is gone may be saved anew.
+    if (there) left_out_.insert(step_of(checkpoint.filename().string()).value_or(0));
     ++(there ? damaged_ : vanished_);
     terminal_.err << warning_line(there
                                       ? error.failure.what

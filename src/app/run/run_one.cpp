@@ -116,17 +116,28 @@ class Run {
   }
 
   void begin_folder() {
-    if (point_) go_back_to(point_->checkpoint);
+    if (point_) go_back_to(*point_);
     folder_->begin(plan_.config, plan_.command_line, point_ ? &point_->record : nullptr);
   }
 
-  // Makes `checkpoint` the latest before metrics are truncated: a run that is terminated before its
-  // next checkpoint resumes from this one again.
-  void go_back_to(const std::filesystem::path& checkpoint) const {
+  // Makes the checkpoint the latest before metrics are truncated: a run that is terminated before
+  // its next checkpoint resumes from this one again. Later ones would be evaluated, counted in
+  // checkpoint.keep and resumed from as if they were of the steps to come.
+  void go_back_to(const ResumePoint& point) const {
+    const std::int64_t step = point.record.result.steps;
+    const std::filesystem::path root = plan_.folder / kCheckpointFolder;
+    const std::filesystem::path own = root / checkpoint_name(step);
     std::error_code other;
-    const bool here = std::filesystem::equivalent(checkpoint.parent_path(),
-                                                  plan_.folder / kCheckpointFolder, other);
-    if (here && plan_.if_exists == IfExists::resume) point_to(checkpoint);
+    const bool here = std::filesystem::equivalent(point.checkpoint, own, other);
+    if (!here || plan_.if_exists != IfExists::resume) return;
+    point_to(own);
+    if (const std::int64_t count = abandon_later(root, step); count > 0)
+      terminal_.err << warning_line(fmt::format(
+                           "[resume] checkpoints after step {} in '{}' belong to steps that are "
+                           "done again; they are now called step-<n>.abandoned ({} of them): "
+                           "resume from one with another --out, or remove them",
+                           step, root.string(), count))
+                    << std::endl;
   }
 
   TrainHooks hooks() {

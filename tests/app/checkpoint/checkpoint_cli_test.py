@@ -88,6 +88,38 @@ class Checkpoints(CheckpointFolder):
         self.good(self.dkfac("train", "--resume", old, "--quiet", *never))
         self.assertEqual(self.newest("a"), old)
 
+    def test_an_abandoned_branch_is_not_taken_for_the_new_one(self):
+        root = self.dir / "a" / "checkpoints"
+
+        def evaluated():
+            self.good(self.dkfac("eval", "--watch", "a"))
+            lines = (self.dir / "a" / "evaluations.jsonl").read_text().splitlines()
+            return {line["step"]: line["accuracy"] for line in map(json.loads, lines)}
+
+        self.good(self.train("a", "--quiet", "--set", "checkpoint.keep=9", "--set",
+                             "checkpoint.every_steps=3"))
+        self.assertEqual(list(evaluated()), [3, 6, 8, 9, 12, 15, 16])
+        done = self.good(self.dkfac("train", "--resume", f"{root / 'step-000006'}/", "--quiet",
+                                    "--set", "checkpoint.keep=2", "--set", "lr.lr=0.05", "--set",
+                                    "checkpoint.every_steps=5"))
+        self.assertIn("WARNING [resume] checkpoints after step 6", done.stderr)
+        self.assertEqual(self.steps("a"), [15, 16])
+        self.assertEqual([int(p.name[5:11]) for p in sorted(root.glob("*.abandoned"))],
+                         [8, 9, 12, 15, 16])
+        found = evaluated()
+        self.assertEqual(list(found), [3, 6, 15, 16])
+        self.assertEqual(found[16], self.result("a")["epochs"][-1]["test_accuracy"])
+        self.good(self.dkfac("train", "--resume", root / "step-000012.abandoned", "--out", "b",
+                             "--quiet"))
+        self.assertEqual(len(self.result("b")["epochs"]), 2)
+        # A damaged one is set aside too. Another run in the folder removes all of them.
+        (self.newest("a") / "state.json").write_text("{}")
+        done = self.good(self.resume("a", "--quiet"))
+        self.assertIn("checkpoints after step 15", done.stderr)
+        self.assertEqual(self.steps("a"), [15, 16])
+        self.good(self.train("a", "--force", "--quiet"))
+        self.assertEqual(list(root.glob("*.abandoned")), [])
+
     def test_more_epochs_change_a_decay_without_an_end(self):
         decay = ["--quiet", "--set", "lr.schedule=polynomial"]
         for end, warned in ((0, True), (4, False)):
