@@ -101,6 +101,22 @@ bool has_ended(const fs::path& run) {
   return writer_is_gone(run / "run.lock");
 }
 
+/// Checks that a run has begun in a folder, since one without a run would be watched for ever.
+void require_run(const fs::path& folder) {
+  if (!fs::is_directory(folder))
+    throw MissingInput(fmt::format(
+        "[eval] there is no run folder '{}'; --watch needs the folder of a run that has begun",
+        folder.string()));
+  for (const char* file : {"run.lock", "config.toml", "result.json"})
+    if (fs::exists(folder / file)) return;
+  if (list_checkpoints(folder / kCheckpointFolder).empty())
+    throw MissingInput(fmt::format(
+        "[eval] '{}' holds no run (run.lock, config.toml, result.json or checkpoints); --watch "
+        "needs the folder of a run that has begun: --out of 'dkfac train', or FOLDER/NAME/seed-<n> "
+        "of a comparison",
+        folder.string()));
+}
+
 class Watcher {
  public:
   Watcher(const EvalCommand& command, DataCache& cache, const Terminal& terminal,
@@ -256,12 +272,7 @@ class Watcher {
 
 int watch(const EvalCommand& command, const Terminal& terminal) {
   Job job{.ranks = command.ranks};
-  job.early = attempt("checkpoint", [&] {
-    if (!fs::is_directory(command.where))
-      throw MissingInput(fmt::format(
-          "[eval] there is no run folder '{}'; --watch needs the folder of a run that has begun",
-          command.where.string()));
-  });
+  job.early = attempt("checkpoint", [&] { require_run(command.where); });
   DataCache cache;
   return run_job(job, terminal, [&](std::shared_ptr<comm::Communicator> comm) {
     Watcher(command, cache, terminal, std::move(comm))();
