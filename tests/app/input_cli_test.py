@@ -72,6 +72,13 @@ class Input(Folder):
                      self.dkfac("compare", photos, *large, "--out", "c")):
             self.expect_error(done, 64, "mlp", "4096 x 4096", " need ", "data.image_size", "lower")
 
+    def test_an_evaluated_batch_too_large_for_the_machine(self):
+        photos = self.write("photos.toml", SYNTHETIC.format(model="resnet20", optimizer="sgd")
+                            .replace('"synthetic"', '"synthetic-photos"'))
+        done = self.train("a", "--set", "data.image_size=64", "--set", "run.eval_batch=4000000",
+                          "--set", "data.synthetic_test=4000000", config=photos)
+        self.expect_error(done, 64, "run.eval_batch = 4000000", " need ", "lower run.eval_batch")
+
     def test_a_run_that_trained_nothing_is_no_success(self):
         done = self.train("a", "--set", "model.logit_scale=1e30", "--set", "run.epochs=1")
         self.expect_error(done, 80, "none of the 8 steps made an update", "learning rate")

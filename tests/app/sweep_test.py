@@ -358,6 +358,10 @@ class Watch(Folder):
         self.expect_error(self.watch(out="none"), 66, "none")
         self.expect_error(self.dkfac("eval", "a", "--poll", 1), 64, "--watch")
         self.assertEqual(self.train("a", "--set", "checkpoint.keep=9", config=config).returncode, 0)
+        (self.dir / "c").mkdir()
+        self.write("c/command.txt", "# dkfac\n")  # As of a comparison.
+        for other in ("c", "a/checkpoints", "a/checkpoints/step-000008"):
+            self.expect_error(self.watch(out=other), 66, f"{other}' holds no run", "seed-<n>")
         steps = [e["step"] for e in self.result("a")["epochs"]]
         self.assertEqual(self.watch("--until-step", steps[0]).returncode, 0)
         self.assertEqual([l["step"] for l in self.lines()], steps[:1])

@@ -23,15 +23,16 @@ bool starts_with_any(const std::string& path, std::initializer_list<std::string_
   return std::ranges::any_of(prefixes, [&](std::string_view p) { return path.starts_with(p); });
 }
 
-/// Returns whether a key does not affect the steps: locations, length and output of a run. The
-/// device does, because its rounding differs.
+/// Returns whether a key affects neither the steps nor the test results: locations, length and
+/// output of a run. The device and the levels of sums do, because their rounding differs.
 bool is_free(const std::string& path, const Config& now) {
   // A decay without an explicit end extends to the last epoch.
   const LrConfig& lr = now.lr;
   const bool decays =
       (lr.schedule == LrSchedule::polynomial || lr.schedule == LrSchedule::cosine) && lr.end == 0;
   return path != "run.seed" && path != "run.precision" && path != "run.device" &&
-         path != "run.tf32" && !(path == "run.epochs" && decays) &&
+         path != "run.tf32" && path != "run.tta" && path != "run.hierarchical" &&
+         !(path == "run.epochs" && decays) && !(path == "run.eval_batch" && now.data.rectangular) &&
          starts_with_any(path, {"run.", "checkpoint.", "data.path", "data.mean_image",
                                 "data.resident", "optimizer.failure_folder"});
 }
@@ -44,6 +45,27 @@ void check_averages(const Config& before, const Config& now) {
               now.train.ema_decay, ", which turns averaged weights ",
               now.train.ema_decay > 0 ? "on" : "off",
               "; resume with the configuration of the run, or start a new one");
+}
+
+bool has_masters(const Config& config) {
+  const DType own = master_type(config);
+  return config.optimizer.options.kfac.curvature.communication.weight_wire.value_or(own) != own;
+}
+
+/// Returns whether the change of a key adds values to the saved state, removes some, or changes
+/// their shapes: the mixed batch, the history of statistics, eigenvalues and scales, the Fisher
+/// blocks of normalisations, master weights, magnitudes of gradients.
+bool changes_state(const std::string& path, const Config& before, const Config& now) {
+  if (path == "augment.mixup") return before.regularize.mixup.any() != now.regularize.mixup.any();
+  if (path == "optimizer.weight_wire") return has_masters(before) != has_masters(now);
+  if (path == "optimizer.gradient_wire") {
+    const auto is_f16 = [](const Config& config) {  // Equal for all optimizer types.
+      return config.optimizer.options.sgd.communication.gradient_wire == DType::f16;
+    };
+    return is_f16(before) != is_f16(now);
+  }
+  return path == "optimizer.staleness" || path == "optimizer.inverse" ||
+         path == "optimizer.batch_norm";
 }
 
 bool is_fixed(const std::string& path, bool inside_epoch) {
@@ -108,6 +130,9 @@ std::vector<std::string> compare_configurations(const Config& whole, const RunRe
     const std::string was = to_toml(key.get(before)), is = to_toml(key.get(now));
     if (was == is || is_free(key.path, now)) continue;
     const std::string difference = fmt::format("{} was {} and is {}", key.path, was, is);
+    DKFAC_CHECK(!changes_state(key.path, before, now), "[resume] ", difference,
+                ", which changes what the state of the run consists of; resume with the "
+                "configuration of the run, or start a new one");
     DKFAC_CHECK(!is_fixed(key.path, record.batch > 0), "[resume] ", difference,
                 "; resume with the configuration of the run",
                 record.batch > 0 ? ", or from a checkpoint at the end of an epoch" : "");

@@ -34,8 +34,8 @@ void check_resumable(const std::filesystem::path& where);
 [[nodiscard]] std::vector<std::string> compare_configurations(const Config& now,
                                                               const RunRecord& record);
 
-/// Returns the lines of a metrics.jsonl up to the position of `record`, without a partial last
-/// line.
+/// Returns the lines of a metrics.jsonl or evaluations.jsonl up to the position of `record`,
+/// without a partial last line.
 [[nodiscard]] std::string metrics_until(std::istream& lines, const RunRecord& record);
 
 }  // namespace dkfac::app

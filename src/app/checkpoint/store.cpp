@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kPrefix = "step-", kUnfinished = ".tmp";
+constexpr std::string_view kPrefix = "step-", kUnfinished = ".tmp", kAbandoned = ".abandoned";
 constexpr const char* kLatestFile = "latest";
 
 fs::path unfinished_path(const fs::path& root, std::int64_t step) {
@@ -39,6 +39,15 @@ std::vector<std::int64_t> steps_in(const fs::path& root) {
     if (const auto step = step_of(name)) steps.push_back(*step);
   std::ranges::sort(steps, std::ranges::greater{});
   return steps;
+}
+
+/// Removes the folders whose names are those of checkpoints with this ending.
+void remove_with_ending(const fs::path& root, std::string_view ending) {
+  for (const std::string& name : names_in(root)) {
+    if (!name.ends_with(ending) || !step_of(name.substr(0, name.size() - ending.size()))) continue;
+    std::error_code ignored;
+    fs::remove_all(root / name, ignored);
+  }
 }
 
 std::optional<std::int64_t> latest_step(const fs::path& root) {
@@ -114,17 +123,28 @@ void point_to(const fs::path& checkpoint) {
   write_file(checkpoint.parent_path() / kLatestFile, checkpoint.filename().string() + "\n");
 }
 
-void clean_leftovers(const fs::path& root) {
-  for (const std::string& name : names_in(root)) {
-    const bool unfinished = name.ends_with(kUnfinished) &&
-                            step_of(name.substr(0, name.size() - kUnfinished.size())).has_value();
-    std::error_code ignored;
-    if (unfinished) fs::remove_all(root / name, ignored);
+std::int64_t abandon_later(const fs::path& root, std::int64_t step) {
+  std::int64_t count = 0;
+  for (const std::int64_t later : steps_in(root)) {
+    if (later <= step) continue;
+    const fs::path from = root / checkpoint_name(later);
+    const fs::path to = root / (checkpoint_name(later) + std::string(kAbandoned));
+    std::error_code error;
+    fs::remove_all(to, error);
+    fs::rename(from, to, error);
+    if (error)
+      throw IoError(fmt::format("[checkpoint] cannot rename '{}' ({}); check permissions",
+                                from.string(), error.message()));
+    ++count;
   }
+  return count;
 }
+
+void clean_leftovers(const fs::path& root) { remove_with_ending(root, kUnfinished); }
 
 void remove_checkpoints(const fs::path& root) {
   for (const std::int64_t step : steps_in(root)) remove_checkpoint(root, step);
+  remove_with_ending(root, kAbandoned);
   std::error_code ignored;
   fs::remove(root / kLatestFile, ignored);
 }

@@ -32,9 +32,13 @@ struct Found {
 
 /// Makes `checkpoint` the latest one in its folder.
 void point_to(const std::filesystem::path& checkpoint);
+/// Renames the checkpoints after `step` to step-<n>.abandoned, for a run that goes back to that
+/// step and does theirs again. They replace earlier ones of these names. Returns their number.
+/// Throws IoError.
+std::int64_t abandon_later(const std::filesystem::path& root, std::int64_t step);
 /// Removes unfinished checkpoints of terminated runs.
 void clean_leftovers(const std::filesystem::path& root);
-/// Removes all checkpoints.
+/// Removes all checkpoints, abandoned ones included.
 void remove_checkpoints(const std::filesystem::path& root);
 /// Creates an empty folder for the files of a new checkpoint.
 [[nodiscard]] std::filesystem::path begin_checkpoint(const std::filesystem::path& root,

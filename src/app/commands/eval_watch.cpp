@@ -37,7 +37,11 @@ constexpr const char *kWait = "wait", *kEnd = "end", *kStop = "stop";
 /// Writer of evaluations.jsonl, one line per evaluated step.
 class Evaluations {
  public:
-  explicit Evaluations(fs::path path) : path_(std::move(path)) {
+  explicit Evaluations(fs::path path) : path_(std::move(path)) { read(); }
+  /// Reads the file again: a run that goes back to an earlier checkpoint removes later lines.
+  void read() {
+    steps_.clear();
+    whole_ = true;
     std::ifstream in(path_);
     for (std::string line; std::getline(in, line);) {
       whole_ = !in.eof();
@@ -97,6 +101,22 @@ bool has_ended(const fs::path& run) {
   return writer_is_gone(run / "run.lock");
 }
 
+/// Checks that a run has begun in a folder, since one without a run would be watched for ever.
+void require_run(const fs::path& folder) {
+  if (!fs::is_directory(folder))
+    throw MissingInput(fmt::format(
+        "[eval] there is no run folder '{}'; --watch needs the folder of a run that has begun",
+        folder.string()));
+  for (const char* file : {"run.lock", "config.toml", "result.json"})
+    if (fs::exists(folder / file)) return;
+  if (list_checkpoints(folder / kCheckpointFolder).empty())
+    throw MissingInput(fmt::format(
+        "[eval] '{}' holds no run (run.lock, config.toml, result.json or checkpoints); --watch "
+        "needs the folder of a run that has begun: --out of 'dkfac train', or FOLDER/NAME/seed-<n> "
+        "of a comparison",
+        folder.string()));
+}
+
 class Watcher {
  public:
   Watcher(const EvalCommand& command, DataCache& cache, const Terminal& terminal,
@@ -134,6 +154,7 @@ class Watcher {
       std::this_thread::sleep_for(kNap);
       return kWait;
     }
+    done_->read();
     const bool ended =
         has_ended(command_.where);  // Before listing, so that no checkpoint is missed.
     std::vector<std::pair<std::int64_t, fs::path>> left;
@@ -190,9 +211,10 @@ class Watcher {
         (code != ExitCode::missing_input && code != ExitCode::io && code != ExitCode::bad_data))
       throw error;
     if (comm_->rank() != 0) return;
-    left_out_.insert(step_of(checkpoint.filename().string()).value_or(0));
     std::error_code ignored;
     const bool there = fs::exists(checkpoint / kManifestFile, ignored);
+    // One that is gone may be saved anew.
+    if (there) left_out_.insert(step_of(checkpoint.filename().string()).value_or(0));
     ++(there ? damaged_ : vanished_);
     terminal_.err << warning_line(there
                                       ? error.failure.what
@@ -250,12 +272,7 @@ class Watcher {
 
 int watch(const EvalCommand& command, const Terminal& terminal) {
   Job job{.ranks = command.ranks};
-  job.early = attempt("checkpoint", [&] {
-    if (!fs::is_directory(command.where))
-      throw MissingInput(fmt::format(
-          "[eval] there is no run folder '{}'; --watch needs the folder of a run that has begun",
-          command.where.string()));
-  });
+  job.early = attempt("checkpoint", [&] { require_run(command.where); });
   DataCache cache;
   return run_job(job, terminal, [&](std::shared_ptr<comm::Communicator> comm) {
     Watcher(command, cache, terminal, std::move(comm))();

@@ -135,6 +135,16 @@ std::string optimizer_text(const Config& config, int here) {
                      name_of(config.optimizer.type), here, here == 1 ? "" : "s");
 }
 
+/// Returns the bytes of the network and a pass over `samples`. Extrapolates from one and two
+/// samples as doubles, which do not overflow.
+double pass_bytes(const nn::ModelOptions& options, std::int64_t samples, nn::Mode mode) {
+  const auto total = [&](std::int64_t batch) {
+    return static_cast<double>(nn::plan_memory(options, batch, mode).total());
+  };
+  const double one = total(1), each = total(2) - one;
+  return one + each * static_cast<double>(samples - 1);
+}
+
 constexpr const char* kSmallerNetwork =
     "lower model.width, or use smaller images (data.image_size, data.synthetic_size), fewer "
     "--ranks or, where factors are too wide, another optimizer.type";
@@ -156,17 +166,23 @@ void check_network_memory(const Config& config, const nn::ModelOptions& options,
 
 void check_model_memory(const Config& config, const nn::ModelOptions& options, std::int64_t samples,
                         int ranks, int here) {
-  const auto total = [&](std::int64_t batch) {
-    return static_cast<double>(nn::plan_memory(options, batch, nn::Mode::train).total());
-  };
-  // Extrapolates from one and two samples as doubles, which do not overflow.
-  const double one = total(1), each = total(2) - one;
   check_memory(
-      here * (one + each * static_cast<double>(samples - 1)) +
+      here * pass_bytes(options, samples, nn::Mode::train) +
           optimizer_bytes(config, options, ranks, here),
       fmt::format("[config] {}, {} samples at a time and {}", network_text(options), samples,
                   optimizer_text(config, here)),
       std::string("lower train.global_batch, raise train.micro_batches, ") + kSmallerNetwork);
+}
+
+void check_evaluation_memory(const Config& config, const nn::ModelOptions& options,
+                             std::int64_t samples, int ranks, int here) {
+  check_memory(
+      here * pass_bytes(options, samples, nn::Mode::eval) +
+          optimizer_bytes(config, options, ranks, here),
+      fmt::format(
+          "[config] run.eval_batch = {}, which is {} test images on a rank at a time, {} and {}",
+          config.run.eval_batch, samples, network_text(options), optimizer_text(config, here)),
+      std::string("lower run.eval_batch, ") + kSmallerNetwork);
 }
 
 }  // namespace dkfac::app

@@ -35,5 +35,8 @@ void check_network_memory(const Config& config, const nn::ModelOptions& options,
 /// that are in this process.
 void check_model_memory(const Config& config, const nn::ModelOptions& options, std::int64_t samples,
                         int ranks, int here);
+/// The same for an evaluation of `samples` images per rank at a time.
+void check_evaluation_memory(const Config& config, const nn::ModelOptions& options,
+                             std::int64_t samples, int ranks, int here);
 
 }  // namespace dkfac::app

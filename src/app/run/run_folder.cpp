@@ -116,6 +116,15 @@ void write_command(const std::filesystem::path& folder, IfExists if_exists,
   write_file(path, fmt::format("{}{}{}\n{}\n", text, kMark, version(), command_line));
 }
 
+/// Removes the lines after the position of `resumed`. A file without such lines is left alone,
+/// since another process may be adding to it.
+void cut_lines(const std::filesystem::path& path, const RunRecord& resumed) {
+  if (!std::filesystem::exists(path)) return;
+  std::ifstream before(path);
+  const std::string kept = metrics_until(before, resumed);
+  if (kept.size() != std::filesystem::file_size(path)) write_file(path, kept);
+}
+
 void remove_errors(const std::filesystem::path& folder) {
   std::error_code ignored;
   for (const auto& file : std::filesystem::directory_iterator(folder, ignored))
@@ -165,6 +174,12 @@ RunFolder::RunFolder(std::filesystem::path folder, IfExists if_exists,
   if (!lock_) lock_ = std::make_unique<RunLock>(folder_);
 }
 
+bool RunFolder::holds_run() const {
+  for (const char* file : {"config.toml", "metrics.jsonl", "result.json", kCheckpointFolder})
+    if (std::filesystem::exists(folder_ / file)) return true;
+  return false;
+}
+
 void RunFolder::begin(const Config& config, const std::string& command_line,
                       const RunRecord* resumed) {
   write_command(folder_, if_exists_, command_line);
@@ -188,9 +203,9 @@ void RunFolder::begin(const Config& config, const std::string& command_line,
 void RunFolder::open_metrics(const RunRecord* resumed) {
   const std::filesystem::path path = folder_ / "metrics.jsonl";
   const bool appends = if_exists_ == IfExists::resume && resumed != nullptr;
-  if (appends && std::filesystem::exists(path)) {
-    std::ifstream before(path);
-    write_file(path, metrics_until(before, *resumed));
+  if (appends) {
+    cut_lines(path, *resumed);
+    cut_lines(folder_ / kEvaluationsFile, *resumed);
   }
   metrics_.open(path, appends ? std::ios::app : std::ios::trunc);
   if (!metrics_)

@@ -57,6 +57,7 @@ class RunFolder {
   void begin(const Config& config, const std::string& command_line,
              const RunRecord* resumed = nullptr);
   [[nodiscard]] bool begun() const { return events_.has_value(); }
+  [[nodiscard]] bool holds_run() const;  ///< Whether a run has begun in it, this one or an earlier.
 
   void add_step(const StepRecord& record);  ///< Adds a line to metrics.jsonl, and an event.
   void add_epoch(const RunResult& result);  ///< Adds its last epoch and updates result.json.

@@ -78,10 +78,9 @@ class Run {
       if (plan_.if_exists == IfExists::resume) lock = claim_run(plan_.folder);
       if (plan_.resume) point_ = resume_point();
       folder_.emplace(plan_.folder, plan_.if_exists, std::move(lock));
-      // A checkpoint that does not fit the configuration must leave a run as it was, be it the
-      // resumed one or one to be replaced.
-      const bool is_run = std::filesystem::exists(folder_->path() / "config.toml");
-      if (!point_ || (plan_.if_exists != IfExists::resume && !is_run)) begin_folder();
+      // A run that cannot be set up must leave an earlier one as it was, be it the resumed one or
+      // one to be replaced.
+      if (plan_.if_exists != IfExists::resume && !folder_->holds_run()) begin_folder();
       if (!plan_.quiet) progress_.emplace(terminal_, plan_.label, plan_.config.run.epochs);
     });
     const std::string own = folder_ ? folder_->path().string() : std::string();
@@ -117,25 +116,36 @@ class Run {
   }
 
   void begin_folder() {
-    if (point_) go_back_to(point_->checkpoint);
+    if (point_) go_back_to(*point_);
     folder_->begin(plan_.config, plan_.command_line, point_ ? &point_->record : nullptr);
   }
 
-  // Makes `checkpoint` the latest before metrics are truncated: a run that is terminated before its
-  // next checkpoint resumes from this one again.
-  void go_back_to(const std::filesystem::path& checkpoint) const {
+  // Makes the checkpoint the latest before metrics are truncated: a run that is terminated before
+  // its next checkpoint resumes from this one again. Later ones would be evaluated, counted in
+  // checkpoint.keep and resumed from as if they were of the steps to come.
+  void go_back_to(const ResumePoint& point) const {
+    const std::int64_t step = point.record.result.steps;
+    const std::filesystem::path root = plan_.folder / kCheckpointFolder;
+    const std::filesystem::path own = root / checkpoint_name(step);
     std::error_code other;
-    const bool here = std::filesystem::equivalent(checkpoint.parent_path(),
-                                                  plan_.folder / kCheckpointFolder, other);
-    if (here && plan_.if_exists == IfExists::resume) point_to(checkpoint);
+    const bool here = std::filesystem::equivalent(point.checkpoint, own, other);
+    if (!here || plan_.if_exists != IfExists::resume) return;
+    point_to(own);
+    if (const std::int64_t count = abandon_later(root, step); count > 0)
+      terminal_.err << warning_line(fmt::format(
+                           "[resume] checkpoints after step {} in '{}' belong to steps that are "
+                           "done again; they are now called step-<n>.abandoned ({} of them): "
+                           "resume from one with another --out, or remove them",
+                           step, root.string(), count))
+                    << std::endl;
   }
 
   TrainHooks hooks() {
     TrainHooks hooks;
     hooks.stop_requested = stop_requested;
     if (trace_) hooks.on_activity = [this](const char* activity) { trace_->enter(activity); };
-    hooks.on_loaded = [this] {
-      loaded_ = true;
+    hooks.on_ready = [this] {
+      ready_ = true;
       if (folder_ && !folder_->begun()) begin_folder();
     };
     if (!folder_) return hooks;
@@ -160,7 +170,8 @@ class Run {
 
   void finish() {
     if (folder_ && folder_->begun()) folder_->finish(state_.result);
-    if (!trace_ || where_.empty() || (plan_.resume && !loaded_)) return;
+    const bool keeps_earlier = plan_.resume || plan_.if_exists == IfExists::overwrite;
+    if (!trace_ || where_.empty() || (keeps_earlier && !ready_)) return;
     trace_->enter(nullptr);
     std::filesystem::create_directories(where_);  // Other hosts may not see rank 0's folder.
     write_file(where_ / trace_file_name(comm_->rank(), comm_->size()), trace_->json());
@@ -196,7 +207,7 @@ class Run {
   std::filesystem::path where_;  ///< The run folder, once it is open.
   CheckpointPlan checkpoints_;
   std::optional<ResumePoint> point_;  ///< On rank 0.
-  bool loaded_ = false;               ///< Whether the resumed checkpoint has been loaded.
+  bool ready_ = false;                ///< Whether the run is set up, its checkpoint loaded.
   std::optional<RunFolder> folder_;
   std::optional<Progress> progress_;
   std::optional<Trace> trace_;

@@ -51,8 +51,9 @@ struct TrainHooks {
   std::function<bool()> stop_requested;            ///< Called before each step.
   /// Called before the first step of a run of several phases, with a table of them.
   std::function<void(const std::string&)> on_plan;
-  /// Called once a checkpoint is loaded, before the first step. If it throws, all ranks fail.
-  std::function<void()> on_loaded;
+  /// Called once the run is set up and the checkpoint it resumes from is loaded, before the first
+  /// step. If it throws, all ranks fail.
+  std::function<void()> on_ready;
   /// Called with a description of the weights that model.weights gave, before the first step.
   std::function<void(const std::string&)> on_weights;
   /// Called when an activity of Position begins, which ends the previous one. The argument is a

@@ -112,8 +112,8 @@ void attach(TrainState& s) {
   s.model->set_input(image_of(*s.now));
 }
 
-/// Checks the memory for the largest micro-batch of a rank. On a device the allocator reports
-/// missing memory itself.
+/// Checks the memory for a micro-batch of a rank, and for its share of an evaluated batch. On a
+/// device the allocator reports missing memory itself.
 void check_memory_of(const TrainState& s, const PhasePlan& plan) {
   if (s.ctx.device().is_cuda()) return;
   const Config& config = plan.phase.config;
@@ -121,8 +121,11 @@ void check_memory_of(const TrainState& s, const PhasePlan& plan) {
   const int ranks = s.comm->size(), here = s.comm->backend() == "in_process" ? ranks : 1;
   const std::int64_t batch = std::min(config.train.global_batch, train.count);
   const std::int64_t samples = batch / (ranks * config.train.micro_batches);
-  check_model_memory(config, model_options(config, train, ranks),
-                     std::max<std::int64_t>(1, samples), ranks, here);
+  const nn::ModelOptions options = model_options(config, train, ranks);
+  check_model_memory(config, options, std::max<std::int64_t>(1, samples), ranks, here);
+  if (config.run.eval_every == 0) return;
+  const std::int64_t tested = std::min(config.run.eval_batch, plan.data->test.count) / ranks;
+  check_evaluation_memory(config, options, std::max<std::int64_t>(1, tested), ranks, here);
 }
 
 void build(TrainState& s) {

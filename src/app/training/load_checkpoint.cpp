@@ -180,10 +180,6 @@ void load_checkpoint(TrainState& s, const std::filesystem::path& checkpoint) {
   read_checkpoint(s, checkpoint);
   s.position.step = s.result.steps;
   s.saved = {s.result.steps, s.counters.epoch};
-  enter(s, "folder");
-  run_and_agree(*s.comm, s.position, [&] {
-    if (s.hooks.on_loaded) s.hooks.on_loaded();
-  });
 }
 
 }  // namespace dkfac::app

@@ -7,6 +7,7 @@
 
 #include "dkfac/core/error.h"
 
+#include "app/run/agreement.h"
 #include "app/run/all_ranks.h"
 #include "app/run/placement.h"
 #include "app/training/phase_table.h"
@@ -27,6 +28,14 @@ void set_part(TrainState& s) {
   const CheckpointPlan& plan = s.checkpoints;
   if (plan.more_steps > 0) s.part_end.steps = s.result.steps + plan.more_steps;
   if (plan.more_epochs > 0) s.part_end.epochs = epochs_done(s) + plan.more_epochs;
+}
+
+/// Calls on_ready; collective.
+void report_ready(TrainState& s) {
+  enter(s, "folder");
+  run_and_agree(*s.comm, s.position, [&] {
+    if (s.hooks.on_ready) s.hooks.on_ready();
+  });
 }
 
 /// Throws for a complete run that trained nothing, or whose network ended with no finite loss.
@@ -62,6 +71,7 @@ void train_through(TrainState& state) {
   if (state.plan.size() > 1 && state.hooks.on_plan)
     state.hooks.on_plan(phase_table(state.plan, state.comm->size()));
   if (!checkpoints.resume.empty()) load_checkpoint(state, checkpoints.resume);
+  report_ready(state);
   set_part(state);
   RunResult& result = state.result;
   const std::int64_t until = checkpoints.until_epoch > 0

@@ -88,6 +88,38 @@ class Checkpoints(CheckpointFolder):
         self.good(self.dkfac("train", "--resume", old, "--quiet", *never))
         self.assertEqual(self.newest("a"), old)
 
+    def test_an_abandoned_branch_is_not_taken_for_the_new_one(self):
+        root = self.dir / "a" / "checkpoints"
+
+        def evaluated():
+            self.good(self.dkfac("eval", "--watch", "a"))
+            lines = (self.dir / "a" / "evaluations.jsonl").read_text().splitlines()
+            return {line["step"]: line["accuracy"] for line in map(json.loads, lines)}
+
+        self.good(self.train("a", "--quiet", "--set", "checkpoint.keep=9", "--set",
+                             "checkpoint.every_steps=3"))
+        self.assertEqual(list(evaluated()), [3, 6, 8, 9, 12, 15, 16])
+        done = self.good(self.dkfac("train", "--resume", f"{root / 'step-000006'}/", "--quiet",
+                                    "--set", "checkpoint.keep=2", "--set", "lr.lr=0.05", "--set",
+                                    "checkpoint.every_steps=5"))
+        self.assertIn("WARNING [resume] checkpoints after step 6", done.stderr)
+        self.assertEqual(self.steps("a"), [15, 16])
+        self.assertEqual([int(p.name[5:11]) for p in sorted(root.glob("*.abandoned"))],
+                         [8, 9, 12, 15, 16])
+        found = evaluated()
+        self.assertEqual(list(found), [3, 6, 15, 16])
+        self.assertEqual(found[16], self.result("a")["epochs"][-1]["test_accuracy"])
+        self.good(self.dkfac("train", "--resume", root / "step-000012.abandoned", "--out", "b",
+                             "--quiet"))
+        self.assertEqual(len(self.result("b")["epochs"]), 2)
+        # A damaged one is set aside too. Another run in the folder removes all of them.
+        (self.newest("a") / "state.json").write_text("{}")
+        done = self.good(self.resume("a", "--quiet"))
+        self.assertIn("checkpoints after step 15", done.stderr)
+        self.assertEqual(self.steps("a"), [15, 16])
+        self.good(self.train("a", "--force", "--quiet"))
+        self.assertEqual(list(root.glob("*.abandoned")), [])
+
     def test_more_epochs_change_a_decay_without_an_end(self):
         decay = ["--quiet", "--set", "lr.schedule=polynomial"]
         for end, warned in ((0, True), (4, False)):
@@ -103,13 +135,17 @@ class Checkpoints(CheckpointFolder):
         self.expect_error(self.resume("a", "--force"), 64, "--force")
         self.expect_error(self.dkfac("train", "--resume"), 64, "--out")
         self.expect_error(self.resume("none"), 66)
-        self.expect_error(self.resume("a", "--set", "train.ema_decay=0.9"), 64, "train.ema_decay")
+        for setting in ("train.ema_decay=0.9", "augment.mixup=0.2", "optimizer.gradient_wire=f16"):
+            self.expect_error(self.resume("a", "--set", setting), 64, setting.split("=")[0],
+                              "start a new one")
         middle = self.dir / "a" / "checkpoints" / "step-000013"
         self.assertTrue(middle.exists())
         self.expect_error(self.dkfac("train", "--resume", middle, "--set", "train.global_batch=16"),
                           64, "train.global_batch")
-        done = self.good(self.resume("a", "--set", "lr.lr=0.01", "--set", "run.epochs=3"))
+        done = self.good(self.resume("a", "--set", "lr.lr=0.01", "--set", "run.epochs=3", "--set",
+                                     "run.tta=flip"))
         self.assertIn("lr.lr was 0.02 and is 0.01", done.stderr)
+        self.assertIn('run.tta was "none" and is "flip"', done.stderr)
         new = self.good(self.dkfac("train", "--resume", self.newest("a"), "--out", "b", "--set",
                                    "run.epochs=4"))
         self.assertIn("b", new.stdout)
@@ -151,7 +187,9 @@ class Checkpoints(CheckpointFolder):
                  "checkpoints/latest")
         before = {name: (self.dir / "a" / name).read_bytes() for name in names}
         first = sorted((self.dir / "a" / "checkpoints").glob("step-*"))[0]
-        for setting, code, part in (("optimizer.weight_wire=bf16", 65, "master"),
+        # With new_weight = 1 the factors of fc1 are kept as rows.
+        for setting, code, part in (("optimizer.new_weight=1", 65, "average"),
+                                    ("optimizer.weight_wire=bf16", 64, "optimizer.weight_wire"),
                                     ("data.synthetic_classes=3", 64, "parameters")):
             for where in (self.dir / "a", first):  # The older one would become the latest.
                 with self.subTest(setting=setting, where=where.name):
@@ -174,6 +212,27 @@ class Checkpoints(CheckpointFolder):
         self.good(self.resume("a", "--quiet", "--set", "run.epochs=3"))
         self.assertEqual(len(self.result("a")["epochs"]), 3)
         self.assertEqual(list((self.dir / "a").glob("*.error.json")), [])
+
+    def test_a_refused_start_leaves_the_run_that_it_was_to_replace(self):
+        def files(folder):
+            return {p: p.read_bytes() for p in (self.dir / folder).rglob("*")
+                    if p.is_file() and p.name not in ("run.lock", "rank-0.error.json")}
+
+        self.good(self.train("a", "--quiet", "--trace"))
+        before = files("a")
+        for code, *wrong in ((64, "--set", "train.global_batch=4096"), (66, "--init", "none")):
+            with self.subTest(wrong=wrong):
+                self.expect_error(self.train("a", "--force", "--trace", *wrong), code)
+                self.assertEqual(files("a"), before)
+        self.good(self.train("a", "--force", "--quiet", "--set", "run.epochs=1"))
+        self.assertEqual(self.steps("a"), [8])
+        self.assertEqual(list((self.dir / "a").glob("*.error.json")), [])
+        # So does a comparison.
+        compare = ["compare", self.config, "--out", "c", "--quiet"]
+        self.good(self.dkfac(*compare))
+        before = files("c/tiny")
+        self.expect_error(self.dkfac(*compare, "--force", "--set", "train.global_batch=4096"), 64)
+        self.assertEqual(files("c/tiny"), before)
 
     def test_a_pipe_is_no_file(self):
         self.good(self.train("a", "--quiet", "--set", "run.epochs=1"))

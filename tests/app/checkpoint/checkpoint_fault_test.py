@@ -233,8 +233,8 @@ class Killed(Folder):
                 time.sleep((k * 37 % 100) * 2e-4)  # Anywhere within the saves that follow.
                 process.kill()
                 _, err = process.communicate()
-            self.assertNotIn("WARNING", err)  # No torn one was ever seen.
-            self.assertNotIn("ERROR", err)
+            for line in err.splitlines():  # No torn one was ever seen.
+                self.assertIn("belong to steps that are done again", line)
             before, saved = saved, self.latest(root)
             self.assertGreater(saved, before)
             command = [DKFAC, "train", "--resume", "--out", "a", *keys]

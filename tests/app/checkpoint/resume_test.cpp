@@ -1,3 +1,5 @@
+#include "app/checkpoint/resume.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -40,6 +42,58 @@ bool keeps_mixed_batch(const std::string& loss_scale) {
 TEST(SkippedStep, LeavesAMixedBatchOnlyWhenTheScaleWasToBlame) {
   EXPECT_TRUE(keeps_mixed_batch("dynamic"));
   EXPECT_FALSE(keeps_mixed_batch("fixed"));
+}
+
+/// What comparing settings `now` with those of a run `before` gives, one after the other: the
+/// warnings, or the error.
+std::string compared(const std::string& optimizer, const std::vector<std::string>& before,
+                     const std::vector<std::string>& now, bool rectangular = false) {
+  RunRecord record;
+  record.epoch = 2;
+  record.result.configuration = to_toml(tiny::config(optimizer, before), Comments::none);
+  Config config = tiny::config(optimizer, now);
+  config.data.rectangular = rectangular;
+  std::string all;
+  try {
+    for (const std::string& warning : compare_configurations(config, record)) all += warning + "\n";
+  } catch (const InvalidArgument& error) {
+    all = error.what();
+  }
+  return all;
+}
+
+TEST(ResumedSettings, AreRefusedWhereTheStateWouldNotFit) {
+  using Keys = std::vector<std::string>;
+  const std::pair<Keys, Keys> changes[] = {
+      {{}, {"augment.mixup=0.2"}},
+      {{}, {"optimizer.staleness=adaptive"}},
+      {{}, {"optimizer.batch_norm=diagonal"}},
+      {{}, {"optimizer.weight_wire=bf16"}},
+      {{}, {"optimizer.gradient_wire=f16"}},
+      {{}, {"optimizer.inverse=eigen"}},
+      {{"optimizer.inverse=eigen"}, {"optimizer.inverse=ekfac"}}};
+  for (const auto& [before, now] : changes) {
+    const std::string key = now[0].substr(0, now[0].find('='));
+    for (const std::string& text : {compared("kfac", before, now), compared("kfac", now, before)}) {
+      EXPECT_EQ(text.find("[resume] " + key + " was "), 0U) << text;
+      EXPECT_NE(text.find("start a new one"), std::string::npos) << text;
+    }
+    EXPECT_EQ(compared("kfac", now, now), "");
+  }
+  // Both have these values, and the state has the same names and shapes.
+  for (const auto& [before, now] :
+       {std::pair{"augment.mixup=0.2", "augment.mixup=0.4"},
+        {"optimizer.weight_wire=bf16", "optimizer.weight_wire=f16"},
+        {"optimizer.gradient_wire=f32", "optimizer.gradient_wire=bf16"}})
+    EXPECT_NE(compared("kfac", {before}, {now}).find(" was "), std::string::npos) << now;
+}
+
+TEST(ResumedSettings, AreNamedWhereTestResultsOrSumsChange) {
+  EXPECT_EQ(compared("sgd", {}, {"run.tta=flip"}), "run.tta was \"none\" and is \"flip\"\n");
+  EXPECT_EQ(compared("sgd", {}, {"run.hierarchical=2"}), "run.hierarchical was 0 and is 2\n");
+  EXPECT_EQ(compared("sgd", {}, {"run.eval_batch=8"}), "");
+  EXPECT_NE(compared("sgd", {}, {"run.eval_batch=8"}, true).find("run.eval_batch was 16"),
+            std::string::npos);
 }
 
 class Resume : public ::testing::TestWithParam<std::string> {};

@@ -63,6 +63,23 @@ TEST(Store, StartsWithTheLatestAfterAResumeFromAnOlderOne) {
   EXPECT_EQ(names(list_checkpoints(folder.path())).front(), "step-000009");
 }
 
+TEST(Store, AbandonsTheLaterOnesOfARunThatGoesBack) {
+  const TempFolder folder;
+  for (const std::int64_t step : {1, 2, 8, 9}) save(folder.path(), step);
+  EXPECT_EQ(abandon_later(folder.path(), 9), 0);
+  EXPECT_EQ(abandon_later(folder.path(), 2), 2);
+  EXPECT_EQ(names(list_checkpoints(folder.path())), (Names{"step-000002", "step-000001"}));
+  EXPECT_NO_THROW((void)verify_checkpoint(folder.path() / "step-000009.abandoned"));
+  // Only the new ones count.
+  for (const std::int64_t step : {7, 9}) save(folder.path(), step, 2, "new");
+  EXPECT_EQ(names(list_checkpoints(folder.path())), (Names{"step-000009", "step-000007"}));
+  EXPECT_EQ(abandon_later(folder.path(), 7), 1);
+  EXPECT_EQ(as_text(read_bytes(folder.path() / "step-000009.abandoned" / "a")), "newa");
+  EXPECT_TRUE(fs::exists(folder.path() / "step-000008.abandoned"));
+  remove_checkpoints(folder.path());
+  EXPECT_TRUE(fs::is_empty(folder.path()));
+}
+
 TEST(Store, ReplacesOneOfTheSameStep) {
   const TempFolder folder;
   save(folder.path(), 5, 1, "old");

@@ -47,6 +47,12 @@ TEST(MemoryCheck, RefusesDataAndBatchesThatNoMachineHolds) {
     const std::string text = refusal_of([&] { check_model_memory(config, model, samples, 1, 1); });
     EXPECT_NE(text.find("train.global_batch"), std::string::npos) << text;
   }
+  EXPECT_EQ(refusal_of([&] { check_evaluation_memory(config, model, 1, 1, 1); }), "");
+  config.run.eval_batch = 1 << 24;
+  const std::string text =
+      refusal_of([&] { check_evaluation_memory(config, model, std::int64_t{1} << 40, 1, 1); });
+  for (const char* word : {"run.eval_batch = 16777216", "; lower run.eval_batch"})
+    EXPECT_NE(text.find(word), std::string::npos) << text;
 }
 
 Config config_of(optim::OptimizerType type) {
