@@ -94,6 +94,18 @@ class Info(Folder):
         self.assertIn("A up to 4608, G up to 2048", small.stdout)
         self.expect_error(self.dkfac("info", "resnet20", "--batch", 0), 64, "--batch")
 
+    def test_options_of_another_topic(self):
+        for topic, option, what in (([self.config], ["--batch", 99], "a model"),
+                                    ([self.config], ["--input", 1, 2, 3], "a model"),
+                                    ([self.config], ["--classes", 7], "a model"),
+                                    (["resnet20"], ["--tflops", 3], "a configuration"),
+                                    (["resnet20"], ["--ranks", 9], "a configuration"),
+                                    (["resnet20"], ["--set", "lr.lr=1"], "a configuration"),
+                                    (["config"], ["--ranks", 9], "a configuration"),
+                                    ([], ["--batch", 99], "a model")):
+            with self.subTest(topic=topic, option=option):
+                self.expect_error(self.dkfac("info", *topic, *option), 64, option[0], what)
+
 
 class Outputs(Folder):
     def test_compare_as_json_and_markdown(self):
