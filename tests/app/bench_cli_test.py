@@ -4,6 +4,7 @@
 Environment as for cli_support.py.
 """
 import json
+import os
 import unittest
 
 from cli_support import SYNTHETIC, Folder
@@ -58,6 +59,15 @@ class Bench(Folder):
                           "--json", "-")
         self.assertEqual(json.loads(done.stdout)["ranks"], 2)
 
+    def test_a_file_whose_name_is_no_text(self):
+        name = os.fsdecode(b"b\xff.json")
+        done = self.dkfac("bench", "comm", "--ranks", 2, "--max-bytes", 1024, "--steps", 1,
+                          "--out", name)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("roof: SGEMM", done.stdout)
+        command = json.loads((self.dir / name).read_text(encoding="utf-8"))["command"]
+        self.assertIn("b\ufffd.json", command)
+
     def test_mistakes(self):
         self.expect_error(self.dkfac("bench", "everything"), 64, "everything")
         self.expect_error(self.dkfac("bench", "step", "--model", "nosuch"), 64, "nosuch")
@@ -65,6 +75,9 @@ class Bench(Folder):
         self.expect_error(self.dkfac("bench", "step", *SMALL, "--cycle", "0,8"), 64, "--cycle")
         self.expect_error(self.dkfac("bench", "comm", "--max-bytes", 1023), 64, "--max-bytes",
                           "1024")
+        self.expect_error(self.dkfac("bench", "comm", "--set", "nonsense=1"), 64, "nonsense=1",
+                          "no effect on comm")
+        self.expect_error(self.dkfac("bench", "comm", "--device", "cuda"), 64, "on the CPU")
 
 
 class Info(Folder):
@@ -80,6 +93,18 @@ class Info(Folder):
         self.assertIn("images 64x64x3, 10 classes", small.stdout)
         self.assertIn("A up to 4608, G up to 2048", small.stdout)
         self.expect_error(self.dkfac("info", "resnet20", "--batch", 0), 64, "--batch")
+
+    def test_options_of_another_topic(self):
+        for topic, option, what in (([self.config], ["--batch", 99], "a model"),
+                                    ([self.config], ["--input", 1, 2, 3], "a model"),
+                                    ([self.config], ["--classes", 7], "a model"),
+                                    (["resnet20"], ["--tflops", 3], "a configuration"),
+                                    (["resnet20"], ["--ranks", 9], "a configuration"),
+                                    (["resnet20"], ["--set", "lr.lr=1"], "a configuration"),
+                                    (["config"], ["--ranks", 9], "a configuration"),
+                                    ([], ["--batch", 99], "a model")):
+            with self.subTest(topic=topic, option=option):
+                self.expect_error(self.dkfac("info", *topic, *option), 64, option[0], what)
 
 
 class Outputs(Folder):
@@ -99,6 +124,16 @@ class Outputs(Folder):
         self.assertTrue(done.stdout.startswith("| configuration |"), done.stdout)
         self.assertIn("\u00b1", done.stdout)
         self.expect_error(self.dkfac(*args, "--markdown", "--json"), 64, "--json")
+
+    def test_compare_refuses_other_communication(self):
+        other = self.write("other.toml", SYNTHETIC.format(model="mlp", optimizer="sgd").replace(
+            "[run]", "[run]\ncomm_timeout_s = 60"))
+        args = ("compare", self.config, other, "--quiet", "--out", "c")
+        self.expect_error(self.dkfac(*args), 64,
+                          "run.comm_timeout_s is 120.0 in 'tiny' and 60.0 in 'other'", "--set")
+        self.assertFalse((self.dir / "c").exists())
+        done = self.dkfac(*args, "--set", "run.comm_timeout_s=90")
+        self.assertEqual(done.returncode, 0, done.stderr)
 
     def test_a_trace(self):
         done = self.train("t", "--trace", "--quiet")

@@ -43,6 +43,12 @@ class Input(Folder):
         self.expect_error(self.dkfac("eval", "a", "--watch", "--poll", "nan"), 64, "--poll", "nan")
         self.assertFalse((self.dir / "a").exists())
 
+    def test_outputs_without_a_name(self):
+        for command in (["data", "pack", "a"], ["data", "mean", "fashion-mnist-small"],
+                        ["ckpt", "export", "a"]):
+            with self.subTest(command=command):
+                self.expect_error(self.dkfac(*command, ""), 64, "an empty name")
+
     def test_seeds_of_64_bits(self):
         last = 2**64 - 1
         self.assertEqual(self.train("a", "--quiet", "--set", f"run.seed={last - 1}").returncode, 0)

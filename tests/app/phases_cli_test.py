@@ -59,6 +59,11 @@ class Phases(Folder):
         again = self.train("b", config=self.dir / "a" / "config.toml")
         self.assertEqual(again.returncode, 0, again.stderr)
 
+    def test_a_run_called_as_the_section_of_the_data(self):
+        done = self.train("a", "--quiet", "--set", "run.name=[data]", config=self.file)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual([e["image_size"] for e in self.result("a")["epochs"]], [8, 8, 16])
+
     def test_mistakes(self):
         self.expect_error(self.train("c", "--set", "run.epochs=2", config=self.file), 64,
                           "run.epochs = 2", "3 epochs together")

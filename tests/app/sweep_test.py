@@ -58,6 +58,8 @@ class Sweep(Sweeping):
                 ('[grid]\n"run.epochs" = [1, 2]\n[halving]\n', "run.epochs is 2 and 1"),
                 ("[slots]\nhosts = [\"a\"]\n", "launcher"),
                 ("[slots]\nparallel = 0\n", "slots.parallel"),
+                ('[slots]\nranks = 2\nlauncher = "nice"\n', "slots.ranks = 2", "{ranks}"),
+                ('[slots]\nlauncher = "  "\n', "slots.launcher is blank"),
                 ("[extra]\n", "'extra'"), ("[grid\n", "spec.toml:4")):
             self.spec(text)
             self.expect_error(self.sweep(), 64, *parts)

@@ -59,6 +59,9 @@ struct Outcome {
 /// Returns the configuration for steps of one optimizer: the command's model on synthetic data.
 [[nodiscard]] Config bench_config(const BenchCommand& command, const std::string& optimizer,
                                   int ranks);
+/// Returns the configuration of the collectives of bench comm. Throws InvalidArgument for settings
+/// of other keys than theirs.
+[[nodiscard]] Config collectives_config(const BenchCommand& command);
 /// Generates `count` images of the command's shape, from at most its first ten classes.
 [[nodiscard]] data::DataSplits bench_data(const BenchCommand& command, std::int64_t count);
 /// Returns height, width and channels.

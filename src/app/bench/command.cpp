@@ -36,17 +36,17 @@ const char* name_of(BenchKind kind) {
   return "?";
 }
 
-void check(const BenchCommand& command) {
+/// Checks the command and returns the configuration of the ranks, which all that it measures share.
+Config check(const BenchCommand& command) {
   DKFAC_CHECK(command.steps > 0, "[bench] --steps is ", command.steps, "; it must be > 0");
   DKFAC_CHECK(command.warm_up >= 0, "[bench] --warm-up is ", command.warm_up, "; it must be >= 0");
   DKFAC_CHECK(command.classes > 0, "[bench] --classes is ", command.classes, "; it must be > 0");
-  if (command.kind == BenchKind::resnet50)
-    return (void)bench::recipe_config(command, command.ranks);
+  if (command.kind == BenchKind::resnet50) return bench::recipe_config(command, command.ranks);
   if (command.kind == BenchKind::comm) {
     DKFAC_CHECK(command.max_bytes >= bench::kSmallestMessage, "[bench] --max-bytes is ",
                 command.max_bytes,
                 ", less than the smallest message; it must be >= ", bench::kSmallestMessage);
-    return;
+    return bench::collectives_config(command);
   }
   (void)bench::input_of(command);
   DKFAC_CHECK(!command.optimizers.empty(),
@@ -60,6 +60,7 @@ void check(const BenchCommand& command) {
   DKFAC_CHECK(command.kind == BenchKind::step || command.ranks == 1, "[bench] --ranks ",
               command.ranks, " with ", name_of(command.kind),
               ", which is work of one rank; leave --ranks out");
+  return bench::bench_config(command, command.optimizers.front(), 1);
 }
 
 Outcome measure(const BenchCommand& command, const std::shared_ptr<comm::Communicator>& comm,
@@ -97,7 +98,8 @@ ordered_json head(const BenchCommand& command, int ranks) {
 
 void show(const BenchCommand& command, const Terminal& terminal, const ordered_json& json,
           const Outcome& outcome, const bench::Roof& roof) {
-  const std::string text = json.dump(2) + "\n";
+  // A name on the command line need not be UTF-8.
+  const std::string text = json.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
   if (command.json == "-") {
     terminal.out << text << std::flush;
     return;
@@ -146,7 +148,11 @@ void bench_rank(const BenchCommand& command, const Terminal& terminal, DataCache
 
 int run(const BenchCommand& command, const Terminal& terminal) {
   Job job{.ranks = command.ranks};
-  job.early = attempt("arguments", [&] { check(command); });
+  job.early = attempt("arguments", [&] {
+    const Config config = check(command);
+    job.options = comm_options(config);
+    job.ranks_per_node = config.run.hierarchical;
+  });
   DataCache cache;
   return run_job(job, terminal, [&](std::shared_ptr<comm::Communicator> comm) {
     bench_rank(command, terminal, cache, comm);

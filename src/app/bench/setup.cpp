@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <array>
+#include <string_view>
 
 #include <fmt/core.h>
 
@@ -22,6 +24,11 @@ bool has_setting(const std::string& optimizer, const std::string& text) {
   while (key != nullptr && key->only.selector != "optimizer.type")
     key = key->only.selector.empty() ? nullptr : find_key(key->only.selector);
   return key == nullptr || std::ranges::count(key->only.values, optimizer) > 0;
+}
+
+void check_on_cpu(const Config& config) {
+  DKFAC_CHECK(device_choice(config).kind == Device::Kind::cpu, "[bench] run.device = \"",
+              config.run.device, "\", and dkfac bench measures on the CPU; leave it out");
 }
 
 }  // namespace
@@ -68,8 +75,21 @@ Config bench_config(const BenchCommand& command, const std::string& optimizer, i
     if (has_it(optimizer) || std::ranges::none_of(command.optimizers, has_it)) set.push_back(text);
   }
   Config config = parse_config("", set, "bench");
-  DKFAC_CHECK(device_choice(config).kind == Device::Kind::cpu, "[bench] run.device = \"",
-              config.run.device, "\", and dkfac bench measures on the CPU; leave it out");
+  check_on_cpu(config);
+  return config;
+}
+
+Config collectives_config(const BenchCommand& command) {
+  constexpr std::array<std::string_view, 4> kKeys = {"run.comm_check", "run.comm_timeout_s",
+                                                     "run.hierarchical", "run.device"};
+  for (const std::string& text : command.set) {
+    const std::string key = split_override(text).first;
+    DKFAC_CHECK(std::ranges::count(kKeys, key) > 0, "[bench] --set ", shortened(text),
+                " has no effect on comm, which trains nothing; leave it out (run.comm_check, "
+                "run.comm_timeout_s and run.hierarchical have one)");
+  }
+  Config config = parse_config("", command.set, "bench");
+  check_on_cpu(config);
   return config;
 }
 

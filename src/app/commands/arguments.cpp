@@ -241,7 +241,7 @@ void add_ckpt(CLI::App& app, CkptCommand& command) {
     one->add_option("checkpoint", command.where, "a checkpoint, or a run folder: its newest one")
         ->required();
   inspect->add_flag("--json", command.json, "as JSON");
-  to_file->add_option("out", command.out, "file to write")->required();
+  to_file->add_option("out", command.out, "file to write")->required()->check(some_name());
   to_file->add_option("--layout", command.layout, "of convolution weights")
       ->check(CLI::IsMember({"torch", "native"}))
       ->capture_default_str();
@@ -258,7 +258,7 @@ void add_data(CLI::App& app, DataCommand& command) {
       "pack",
       "Decode photographs once: train/ and val/ with folders of classes into files of pixels");
   pack->add_option("from", command.what, "folder of the photographs")->required();
-  pack->add_option("to", command.to, "folder to create")->required();
+  pack->add_option("to", command.to, "folder to create")->required()->check(some_name());
   pack->add_option("--shorter", command.shorter,
                    "reduce the shorter side to this; 0: keep the size")
       ->check(whole(0, 8192))
@@ -273,7 +273,9 @@ void add_data(CLI::App& app, DataCommand& command) {
   CLI::App* mean =
       data->add_subcommand("mean", "Write the mean image of a training set, for data.mean_image");
   mean->add_option("data", command.what, "name of a data set, or its folder")->required();
-  mean->add_option("to", command.mean_to, "safetensors file to create")->required();
+  mean->add_option("to", command.mean_to, "safetensors file to create")
+      ->required()
+      ->check(some_name());
   mean->add_option("--size", command.size,
                    "of photographs: side of the squares to which each is resized as a whole")
       ->check(whole(1, 4096))

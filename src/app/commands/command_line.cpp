@@ -46,6 +46,13 @@ CLI::Validator above(double low, double high) {
                         [=](double x) { return low < x && x <= high; });
 }
 
+CLI::Validator some_name() {
+  const auto check = [](const std::string& text) -> std::string {
+    return text.empty() ? "an empty name; give that of the file or folder to write" : "";
+  };
+  return CLI::Validator(check, "");
+}
+
 std::string unknown_command(const CLI::App& app, int argc, const char* const* argv) {
   const CLI::App* at = &app;
   const auto all = [](const CLI::App*) { return true; };

@@ -8,6 +8,7 @@
 #include "dkfac/core/error.h"
 
 #include "app/checkpoint/durable.h"
+#include "app/config/keys.h"
 #include "app/run/agreement.h"
 #include "app/run/job.h"
 #include "app/run/run_one.h"
@@ -19,6 +20,18 @@
 namespace dkfac::app {
 
 namespace {
+
+/// Checks that a configuration asks for the communication of the first one, which all runs share.
+void check_communication(const Config& config, const Config& first) {
+  for (const char* path : {"run.comm_check", "run.comm_timeout_s", "run.hierarchical"}) {
+    const Key& key = *find_key(path);
+    const Value value = key.get(config), shared = key.get(first);
+    DKFAC_CHECK(value == shared, "[compare] ", path, " is ", to_toml(shared), " in '",
+                first.run.name, "' and ", to_toml(value), " in '", config.run.name,
+                "', and one job runs both; make them equal, e.g. with --set ", path, "=",
+                to_toml(shared));
+  }
+}
 
 std::vector<Config> load_configs(const CompareCommand& command) {
   DKFAC_CHECK(!command.target || (*command.target > 0 && *command.target <= 1),
@@ -42,6 +55,7 @@ std::vector<Config> load_configs(const CompareCommand& command) {
     if (command.target) config.run.target = *command.target;
     if (command.target_top5) config.run.target_top5 = *command.target_top5;
     configs.push_back(std::move(config));
+    check_communication(configs.back(), configs.front());
   }
   return configs;
 }

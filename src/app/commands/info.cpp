@@ -148,18 +148,38 @@ void print_config(const Terminal& terminal, const InfoCommand& command) {
   out << '\n' << optimizer_plan(whole, plan, command.ranks);
 }
 
+/// Checks that no option is given that the topic ignores.
+void check_topic_options(const InfoCommand& command, bool is_model, bool is_file) {
+  const InfoCommand unset;
+  DKFAC_CHECK(is_file || command.set.empty(), "[info] --set ", command.set.front(),
+              " is for a configuration; name its file");
+  const auto of_model = [&](bool given, const char* option) {
+    DKFAC_CHECK(is_model || !given, "[info] ", option,
+                " is for a model; name one, or leave the option out");
+  };
+  const auto of_file = [&](bool given, const char* option) {
+    DKFAC_CHECK(is_file || !given, "[info] ", option,
+                " is for a configuration; name its file, or leave the option out");
+  };
+  of_model(command.batch != unset.batch, "--batch");
+  of_model(!command.input.empty(), "--input");
+  of_model(command.classes != unset.classes, "--classes");
+  of_file(command.tflops != unset.tflops, "--tflops");
+  of_file(command.ranks != unset.ranks, "--ranks");
+}
+
 void print_info(const Terminal& terminal, const InfoCommand& command) {
   std::ostream& out = terminal.out;
   const bool is_file =
       command.topic.ends_with(".toml") || command.topic.find('/') != std::string::npos;
-  DKFAC_CHECK(is_file || command.set.empty(), "[info] --set ", command.set.front(),
-              " is for a configuration; name its file");
   const auto models = nn::model_names();
+  const bool is_model = std::count(models.begin(), models.end(), command.topic) > 0;
+  check_topic_options(command, is_model, is_file);
   if (command.topic.empty())
     print_build(out);
   else if (command.topic == "config")
     out << config_listing();
-  else if (std::count(models.begin(), models.end(), command.topic) > 0)
+  else if (is_model)
     print_model(out, command);
   else if (is_file)
     print_config(terminal, command);

@@ -86,6 +86,13 @@ void check_curvature(const Config& config) {
                 c.refresh.inverse_interval,
                 " is not more than optimizer.statistics_interval = ", c.refresh.statistics_interval,
                 "; raise it, or use \"eigen\"");
+    // Between both ends of a ramp the intervals keep their order.
+    const kfac::CurvatureSettings first = curvature_settings(config, 0, 0);
+    DKFAC_CHECK(*first.inverse_interval > *first.statistics_interval,
+                "[config] optimizer.inverse = \"ekfac\" forgets its scales with each rebuild, and "
+                "optimizer.first_inverse_interval = ",
+                *first.inverse_interval, " is not more than optimizer.first_statistics_interval = ",
+                *first.statistics_interval, "; raise it, or use \"eigen\"");
   }
   DKFAC_CHECK(
       config.optimizer.options.kfac.momentum_rule != optim::MomentumRule::paper ||

@@ -230,7 +230,8 @@ class StopWatch final : public WaitWatch {
 // Returns the part of the configuration that determines the data.
 std::string data_text(const Config& config) {
   const std::string text = to_toml(config, Comments::none);
-  const std::size_t begin = text.find("[data]");
+  // Line feeds separate lines and sections alone: in values they are escaped, and brackets are not.
+  const std::size_t begin = text.find("\n[data]\n");
   return text.substr(begin, text.find("\n\n", begin) - begin) +
          (takes_crops(config.run.tta) ? " crops" : "");
 }

@@ -34,7 +34,8 @@ struct BenchCommand {
   int threads = 0;                    ///< Per rank; 0: this rank's share of the cores.
   int ranks = 1;                      ///< Threads of this process; 1 under mpirun or srun.
   std::int64_t max_bytes = 64 << 20;  ///< comm: the largest message.
-  std::vector<std::string> set = {};  ///< step: "section.key=value" of a configuration.
+  /// "section.key=value" of a configuration; of comm: run.comm_check, comm_timeout_s, hierarchical.
+  std::vector<std::string> set = {};
   /// step: intervals at which K-FAC refreshes statistics and inverses while it is measured, so that
   /// a long cycle need not be run. The configured intervals still decide the form in which inverses
   /// are stored and the weight of each kind of step in ms_per_step. Empty: as configured.

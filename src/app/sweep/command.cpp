@@ -76,6 +76,18 @@ SweepState make_state(const SweepCommand& command) {
   return new_state(spec);
 }
 
+/// Removes what an earlier sweep has left, and what would count as a result of a run that fails
+/// before it writes its own.
+void remove_earlier(const SweepState& state, const fs::path& folder) {
+  std::error_code ignored;
+  for (const char* file : {kSweepFile, "sweep.md", "sweep.svg", "best.toml"})
+    fs::remove(folder / file, ignored);
+  for (const SweepRun& run : state.runs) {
+    fs::remove(folder / run.point.name / "result.json", ignored);
+    fs::remove_all(folder / run.point.name / "checkpoints", ignored);
+  }
+}
+
 /// Restores the state of an earlier sweep in the folder.
 void take_over(const SweepCommand& command, const fs::path& folder, SweepState& state) {
   const fs::path file = folder / kSweepFile;
@@ -130,12 +142,7 @@ void sweep(const SweepCommand& command, SweepState& state, const Terminal& termi
                             : IfExists::refuse,
               command.command_line);
   const RunLock lock(folder);
-  if (command.force) {
-    std::error_code ignored;
-    fs::remove(folder / kSweepFile, ignored);
-    for (const SweepRun& run : state.runs)
-      fs::remove_all(folder / run.point.name / "checkpoints", ignored);
-  }
+  if (command.force) remove_earlier(state, folder);
   take_over(command, folder, state);
   const bool all = run_sweep(state, folder, terminal, command.quiet);
   write_results(state, folder);

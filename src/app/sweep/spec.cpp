@@ -260,6 +260,18 @@ void read_main(const Reader& reader, const std::filesystem::path& folder, SweepS
   spec.over = reader.name<Over>("score", spec.over, {Over::last, Over::best, Over::mean});
 }
 
+/// Checks that a launcher starts something, and as many ranks as the sweep counts for a run.
+void check_launcher(const Reader& reader, const Slots& slots) {
+  if (slots.launcher.empty()) return;
+  if (slots.launcher.find_first_not_of(" \t\r\n\f\v") == std::string::npos)
+    reader.refuse("slots.launcher is blank; write a command, or leave it out");
+  if (slots.ranks > 1 && slots.launcher.find("{ranks}") == std::string::npos)
+    reader.refuse(
+        fmt::format("slots.ranks = {} needs {{ranks}} in slots.launcher, which would "
+                    "start one rank, e.g. \"mpirun -n {{ranks}}\"; leave one of them out",
+                    slots.ranks));
+}
+
 Slots slots_of(const Reader& reader) {
   reader.only({"parallel", "ranks", "threads", "hosts", "launcher"});
   const auto number = [&](const char* key, std::int64_t fallback, int low, int high) {
@@ -275,6 +287,7 @@ Slots slots_of(const Reader& reader) {
     reader.refuse(
         "slots.hosts needs a slots.launcher with {host} in it, e.g. \"mpirun -n {ranks} --host "
         "{host}\"");
+  check_launcher(reader, slots);
   return slots;
 }
 

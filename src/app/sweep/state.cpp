@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <sstream>
 #include <tuple>
 
 #include <fmt/core.h>
@@ -15,6 +16,7 @@
 
 #include "app/checkpoint/durable.h"
 #include "app/checkpoint/run_record.h"
+#include "app/shared/config.h"
 #include "core/shared/printable.h"
 
 namespace dkfac::app {
@@ -100,6 +102,34 @@ void restore_runs(const ordered_json& json, SweepState& state) {
     restore_run(json.at("runs").at(i), state.runs[i]);
 }
 
+/// Describes the first line in which two configurations differ.
+std::string first_difference(const std::string& before, const std::string& now) {
+  std::istringstream old_lines(before), new_lines(now);
+  std::string was, is;
+  do {
+    if (!std::getline(old_lines, was)) was = "nothing";
+    if (!std::getline(new_lines, is)) is = "nothing";
+  } while (was == is && (old_lines || new_lines));
+  return fmt::format("'{}' was '{}'", is, was);
+}
+
+/// Checks that the configurations still are what the runs so far were trained with. A sweep.json of
+/// an earlier version does not have them.
+void check_contents(const ordered_json& json, const std::string& source, const SweepState& state) {
+  const auto known = json.find("configurations");
+  if (known == json.end()) return;
+  for (std::size_t i = 0; i < state.configurations.size(); ++i) {
+    // Reading it adds the keys that are new in this version, with their defaults.
+    const Config config = parse_config(known->at(i).get<std::string>(), {}, source);
+    const std::string before = to_toml(config, Comments::none);
+    const std::string& now = state.configurations[i];
+    DKFAC_CHECK(before == now, "[sweep] '", state.spec.configs.at(i).string(),
+                "' has changed since the runs in '", source,
+                "' began: ", printable(first_difference(before, now), 300),
+                "; change it back, choose another --out, or overwrite it with --force");
+  }
+}
+
 }  // namespace
 
 SweepState new_state(const SweepSpec& spec) {
@@ -107,6 +137,9 @@ SweepState new_state(const SweepSpec& spec) {
   const std::vector<Trial> points = points_of(spec);
   state.rungs = rungs_of(spec, points);
   for (const Trial& point : points) state.runs.push_back({.point = point});
+  for (const std::filesystem::path& file : spec.configs)
+    state.configurations.push_back(
+        to_toml(load_config(file, overrides_of(spec, Trial{})), Comments::none));
   return state;
 }
 
@@ -136,9 +169,13 @@ std::string to_json(const SweepState& state) {
   ordered_json runs = ordered_json::array();
   for (std::size_t i = 0; i < state.runs.size(); ++i)
     runs.push_back(run_json(state.runs[i], places[i]));
-  const ordered_json json = {{"format", kStateFormat},   {"name", state.spec.name},
-                             {"version", version()},     {"rungs_done", state.rungs_done},
-                             {"plan", plan_json(state)}, {"runs", std::move(runs)}};
+  const ordered_json json = {{"format", kStateFormat},
+                             {"name", state.spec.name},
+                             {"version", version()},
+                             {"rungs_done", state.rungs_done},
+                             {"plan", plan_json(state)},
+                             {"runs", std::move(runs)},
+                             {"configurations", state.configurations}};
   return json.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
 }
 
@@ -153,6 +190,7 @@ void restore(std::string_view text, const std::string& source, SweepState& state
                 "[sweep] '", source,
                 "' is of another sweep than the file asks for; choose another ",
                 "--out, or overwrite it with --force");
+    check_contents(json, source, state);
     restore_runs(json, state);
   } catch (const nlohmann::json::exception& error) {
     refuse(error.what());

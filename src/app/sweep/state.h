@@ -30,6 +30,8 @@ struct SweepState {
   std::vector<std::int64_t> rungs = {};
   std::int64_t rungs_done = 0;  ///< Rungs after which runs have been dropped.
   std::vector<SweepRun> runs = {};
+  /// Content of each of spec.configs with the settings of all runs, as TOML.
+  std::vector<std::string> configurations = {};
 };
 
 [[nodiscard]] SweepState new_state(const SweepSpec& spec);
@@ -41,7 +43,7 @@ struct SweepState {
 
 [[nodiscard]] std::string to_json(const SweepState& state);
 /// Restores the runs of `state` from a sweep.json. Throws InvalidArgument when it belongs to
-/// another sweep, DataError when it cannot be read.
+/// another sweep or to configurations of another content, DataError when it cannot be read.
 void restore(std::string_view text, const std::string& source, SweepState& state);
 /// Reads the result.json of a run in `folder`, if there is one.
 void read_result(const std::filesystem::path& folder, SweepRun& run);

@@ -35,9 +35,7 @@ std::string per_rank_text(std::int64_t batch, int ranks) {
                             : fmt::format("{:.1f}", static_cast<double>(batch) / ranks);
 }
 
-double images_of(const PhasePlan& plan) {
-  return static_cast<double>(plan.steps() * plan.phase.config.train.global_batch);
-}
+double images_of(const PhasePlan& plan) { return static_cast<double>(plan.images(plan.steps())); }
 
 double operations_of(const PhasePlan& plan) { return plan.image_flops * images_of(plan); }
 

@@ -88,7 +88,7 @@ double work_of(const std::vector<PhasePlan>& plan, std::int64_t steps) {
   double work = 0;
   for (const PhasePlan& p : plan) {
     const std::int64_t done = std::clamp<std::int64_t>(steps - p.first_step, 0, p.steps());
-    work += p.image_flops * static_cast<double>(p.phase.config.train.global_batch * done);
+    work += p.image_flops * static_cast<double>(p.images(done));
   }
   return work;
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -19,6 +20,13 @@ struct PhasePlan {
   std::int64_t first_step = 0;  ///< Steps of the run before this phase.
   double image_flops = 0;       ///< Of forward and backward, set by count_operations().
   [[nodiscard]] std::int64_t steps() const { return phase.epochs * steps_per_epoch; }
+  /// Returns the training images of the phase's first `done` steps. With train.drop_last = false
+  /// the last batch of an epoch is smaller.
+  [[nodiscard]] std::int64_t images(std::int64_t done) const {
+    const std::int64_t batch = phase.config.train.global_batch;
+    const std::int64_t epoch = std::min(steps_per_epoch * batch, data->train.count);
+    return (done / steps_per_epoch) * epoch + (done % steps_per_epoch) * batch;
+  }
 };
 
 /// Returns phase data that borrows one data set for all phases.

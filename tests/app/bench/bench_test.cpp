@@ -254,6 +254,21 @@ TEST(Bench, CollectivesAreCheckedAtEverySize) {
   for (const json& one : all) EXPECT_TRUE(one.at("correct"));
 }
 
+TEST(Bench, RanksCommunicateAsTheirSettingsSay) {
+  for (const BenchKind kind : {BenchKind::step, BenchKind::comm}) {
+    BenchCommand command = small(kind);
+    command.ranks = 2;
+    command.set = {"run.hierarchical=2", "run.comm_check=full", "run.comm_timeout_s=60"};
+    const Output output = run_it(command);
+    EXPECT_EQ(output.code, 0) << output.errors;
+    if (kind == BenchKind::comm) EXPECT_EQ(output.result.at("backend"), "hierarchical");
+    command.set = {"run.hierarchical=3"};
+    const Output refused = run_it(command);
+    EXPECT_EQ(refused.code, 64);
+    EXPECT_NE(refused.errors.find("3 ranks per node"), std::string::npos) << refused.errors;
+  }
+}
+
 TEST(Bench, WritesTheTableAndTheFile) {
   const testing::TempFolder folder;
   BenchCommand command = small(BenchKind::factors);
@@ -276,6 +291,13 @@ TEST(Bench, RefusesWhatItCannotDo) {
   EXPECT_EQ(code_of([](auto& c) { c.steps = 0; }), 64);
   EXPECT_EQ(code_of([](auto& c) { c.batch = 0; }), 64);
   EXPECT_EQ(code_of([](auto& c) { c.set = {"run.device=cuda"}; }), 64);
+  for (const char* setting : {"nonsense=1", "lr.lr=0.1", "run.device=cuda", "run.hierarchical=-1"})
+    EXPECT_EQ(code_of([&](auto& c) {
+                c.kind = BenchKind::comm;
+                c.set = {setting};
+              }),
+              64)
+        << setting;
   EXPECT_EQ(code_of([](auto& c) {
               c.kind = BenchKind::factors;
               c.ranks = 2;

@@ -91,6 +91,30 @@ TEST(CurvatureKeys, ThatDoNotGoTogetherAreRefusedWithAHint) {
   EXPECT_EQ(refusal_of({"optimizer.type=sgd", "optimizer.gradient_wire=bf16"}), "accepted");
 }
 
+TEST(CurvatureKeys, OfARampWithEkfacKeepTheScalesFromTheFirstStepOn) {
+  const auto refusal = [](std::vector<std::string> more) {
+    more.insert(more.begin(),
+                {"optimizer.inverse=ekfac", "optimizer.statistics_interval=2",
+                 "optimizer.inverse_interval=20", "optimizer.interval_schedule=ramp"});
+    return refusal_of(more);
+  };
+  const std::string text = refusal({});
+  for (const char* part :
+       {"optimizer.first_inverse_interval = 1", "optimizer.first_statistics_interval = 1"})
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+  EXPECT_NE(
+      refusal({"optimizer.first_statistics_interval=2", "optimizer.first_inverse_interval=2"}),
+      "accepted");
+  EXPECT_EQ(refusal({"optimizer.first_inverse_interval=2"}), "accepted");
+  // Its end is where it begins.
+  EXPECT_EQ(refusal({"optimizer.interval_ramp_steps=0"}), "accepted");
+  // What is accepted trains.
+  const Config config =
+      tiny::config("kfac", {"optimizer.inverse=ekfac", "optimizer.interval_schedule=ramp",
+                            "optimizer.first_inverse_interval=2"});
+  EXPECT_EQ(tiny::run(config, 1, {}, 2).losses.size(), 2U);
+}
+
 // A key counts when all the choices count that lead to it.
 TEST(CurvatureKeys, ApplyThroughAChainOfChoices) {
   const Key& ramp = *find_key("optimizer.interval_ramp_steps");

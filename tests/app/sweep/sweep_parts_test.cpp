@@ -12,6 +12,7 @@
 
 #include "dkfac/core/error.h"
 
+#include "app/shared/config.h"
 #include "app/sweep/points.h"
 #include "app/sweep/state.h"
 #include "app/sweep/table.h"
@@ -111,6 +112,30 @@ TEST(SweepState, IsReadBackAndRefusedForAnotherPlan) {
   EXPECT_THROW(restore(to_json(state), "sweep.json", again), InvalidArgument);
   EXPECT_THROW(restore("{", "sweep.json", again), DataError);
   EXPECT_THROW(restore("{\"format\": 1}", "sweep.json", again), DataError);
+}
+
+TEST(SweepState, IsRefusedForAConfigurationOfAnotherContent) {
+  const auto with_rate = [](const std::string& rate) {
+    SweepState state = state_of({{1, 0.125}});
+    const std::vector<std::string> set{"lr.lr=" + rate};
+    state.configurations = {to_toml(parse_config("", set, "a.toml"), Comments::none)};
+    return state;
+  };
+  SweepState same = with_rate("0.5"), other = with_rate("0.25");
+  std::string text = to_json(same);
+  EXPECT_NO_THROW(restore(text, "sweep.json", same));
+  std::string refusal;
+  try {
+    restore(text, "sweep.json", other);
+  } catch (const InvalidArgument& error) {
+    refusal = error.what();
+  }
+  for (const char* part : {"'a.toml' has changed", "'lr = 0.25' was 'lr = 0.5'", "--force"})
+    EXPECT_NE(refusal.find(part), std::string::npos) << refusal;
+  // A file of an earlier version has no configurations.
+  const std::string key = "\"configurations\"";
+  text.replace(text.find(key), key.size(), "\"other\"");
+  EXPECT_NO_THROW(restore(text, "sweep.json", other));
 }
 
 TEST(SweepState, IsRefusedWhereNoSweepCouldHaveWrittenIt) {

@@ -1,0 +1,54 @@
+#!/usr/bin/env python3
+"""dkfac sweep in a folder that holds an earlier sweep, from outside.
+
+Environment as for cli_support.py.
+"""
+import json
+import unittest
+
+from sweep_test import SHORT, Sweeping
+
+
+class Again(Sweeping):
+    def files(self):
+        return sorted(p for p in (self.dir / "s").rglob("*") if p.is_file())
+
+    def test_an_earlier_result_is_not_that_of_a_failed_run(self):
+        self.spec("")
+        self.assertEqual(self.sweep().returncode, 0)
+        self.assertIn("test_accuracy", self.state()["runs"][0])
+        self.spec('[slots]\nlauncher = "./none"\n')
+        self.expect_error(self.sweep("--force"), 70, "every run failed", "cannot be started")
+        run = self.state()["runs"][0]
+        self.assertEqual((run["status"], run["epochs"]), ("failed", 0))
+        self.assertNotIn("test_accuracy", run)
+        self.assertFalse((self.dir / "s" / "best.toml").exists(), "that of another sweep")
+
+    def test_a_mistake_removes_nothing(self):
+        self.spec("")
+        self.assertEqual(self.sweep().returncode, 0)
+        before = self.files()
+        self.write("base.toml", SHORT + "[rnu]\nepochs = 1\n")
+        self.expect_error(self.sweep("--force"), 64, "base.toml", "rnu.epochs")
+        self.assertEqual(self.files(), before)
+
+    def test_a_configuration_that_has_changed(self):
+        self.spec('[grid]\n"lr.lr" = [0.01, 0.02]\n')
+        self.assertEqual(self.sweep().returncode, 0)
+        self.write("base.toml", SHORT.replace("global_batch = 32", "global_batch = 64"))
+        self.expect_error(self.sweep(), 64, "base.toml' has changed",
+                          "'global_batch = 64' was 'global_batch = 32'", "--force")
+        self.write("base.toml", "# A comment changes nothing.\n" + SHORT)
+        self.assertEqual(self.sweep().returncode, 0)
+        # A file of an earlier version has no configurations.
+        state = self.state()
+        del state["configurations"]
+        (self.dir / "s" / "sweep.json").write_text(json.dumps(state))
+        self.assertEqual(self.sweep().returncode, 0)
+        self.assertIn("configurations", self.state())
+        self.write("base.toml", SHORT.replace("global_batch = 32", "global_batch = 64"))
+        self.assertEqual(self.sweep("--force").returncode, 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
