@@ -120,9 +120,10 @@ void check_contents(const ordered_json& json, const std::string& source, const S
   if (known == json.end()) return;
   for (std::size_t i = 0; i < state.configurations.size(); ++i) {
     // Reading it adds the keys that are new in this version, with their defaults.
-    const Config config = parse_config(known->at(i).get<std::string>(), {}, source);
-    const std::string before = to_toml(config, Comments::none);
+    Config config = parse_config(known->at(i).get<std::string>(), {}, source);
     const std::string& now = state.configurations[i];
+    config.data.path = parse_config(now, {}, source).data.path;  // The data may have moved.
+    const std::string before = to_toml(config, Comments::none);
     DKFAC_CHECK(before == now, "[sweep] '", state.spec.configs.at(i).string(),
                 "' has changed since the runs in '", source,
                 "' began: ", printable(first_difference(before, now), 300),
