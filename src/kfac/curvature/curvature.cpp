@@ -132,6 +132,7 @@ void Curvature::plan_refresh_schedule() {
   for (const Statistic& s : statistics_)
     entries.push_back({.exists = true,
                        .inverted = s.plan.factor.is_set(),
+                       .layer = s.layer,
                        .owner = s.owner,
                        .inverse_flops = inverse_flops(s.plan.factor),
                        .intervals = {}});
