@@ -16,7 +16,8 @@ void Curvature::raise_flags(comm::FlagMessage& message) const {
     if (due(id) && statistic(id).samples > 0) message.no_samples = false;
   for (const double setting :
        {options_.damping.lambda, static_cast<double>(options_.refresh.statistics_interval),
-        static_cast<double>(options_.refresh.inverse_interval)})
+        static_cast<double>(options_.refresh.inverse_interval),
+        static_cast<double>(options_.statistics.micro_batches)})
     message.hash = comm::mix_hash(message.hash, setting);
 }
 
