@@ -195,13 +195,16 @@ class Curvature {
   template <class Check, class Compute>
   void add_fisher(const char* call, LayerId id, RecordScale scale, Check check, Compute compute);
   [[nodiscard]] Context& records_on() { return records_.context(); }
-  /// Checks and counts a record; returns the samples of the step over all ranks. rows: samples
-  /// times positions. positions: per sample, as build_flops() counts them.
-  double begin_record(const Caller& caller, StatisticId id, ConstTensorView data, std::int64_t rows,
-                      std::int64_t positions, RecordScale scale);
+  /// Checks a record; returns the samples of the step over all ranks. rows: samples times
+  /// positions.
+  [[nodiscard]] double begin_record(const Caller& caller, StatisticId id, ConstTensorView data,
+                                    std::int64_t rows, RecordScale scale) const;
   void check_samples(const Caller& caller, const Statistic& s, ConstTensorView data,
                      std::int64_t rows) const;
-  void end_record(StatisticId id, std::int64_t samples, std::int64_t rows);
+  /// Counts a record. global: from begin_record(). positions: per sample, as build_flops() counts
+  /// them.
+  void end_record(StatisticId id, double global, std::int64_t samples, std::int64_t rows,
+                  std::int64_t positions);
   /// terms: number of elements of `data` that are summed into one element of the operand.
   Operand operand(StatisticId id, ConstTensorView data, std::int64_t terms = 1);
   OperandStats operand_stats(StatisticId id);
