@@ -60,6 +60,7 @@ void Curvature::prepare(const comm::WorkerGrid& grid, std::int64_t trailer) {
   Context host;
   ranges_ = Tensor::zeros(host, {count});
   new_ranges_ = comm::HostDevicePair(ctx_, {count}, DType::f32);
+  record_ranges_ = Tensor::zeros(ctx_, {2});
   underflow_ = comm::HostDevicePair(ctx_, {1}, DType::f32);
   finite_ = comm::HostDevicePair(ctx_, {count + layers()}, DType::f64);
   stages_ = comm::HostDevicePair(ctx_, {count}, DType::i32);

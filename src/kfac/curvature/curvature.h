@@ -282,8 +282,9 @@ class Curvature {
   /// the one before it, largest magnitude, and whether the sum is finite.
   comm::HostDevicePair decision_numbers_;
   /// f32[statistics]: largest magnitudes of operands. ranges_ (on the host): of the last accepted
-  /// step that refreshed each statistic; new_ranges_: of this step.
+  /// step that refreshed each statistic; new_ranges_: of all records of this step.
   Tensor ranges_;
+  Tensor record_ranges_;  ///< f32[2]: of the records before the present one, and of that one.
   comm::HostDevicePair new_ranges_;
   comm::HostDevicePair underflow_;  ///< f32[1]
   Tensor nonfinite_;                ///< f32[1]

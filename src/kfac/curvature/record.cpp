@@ -116,13 +116,21 @@ double Curvature::known_range(StatisticId id) const {
 
 OperandStats Curvature::operand_stats(StatisticId id) {
   if (!options_.statistics.operand) return {};
-  return {new_ranges_.device().slice(0, id, 1), underflow_.device()};
+  const TensorView range = new_ranges_.device().slice(0, id, 1);
+  if (statistic(id).records == 0) return {range, underflow_.device()};
+  const TensorView both = record_ranges_;
+  ops::fill(records_on(), both, 0);
+  ops::copy(records_on(), range, both.slice(0, 0, 1));
+  return {both.slice(0, 1, 1), underflow_.device()};
 }
 
-/// Counts a non-finite range. Rounding saturates, so an Inf would not show in the product.
+/// Ends what operand_stats() began, and counts a non-finite range: rounding saturates, so an Inf
+/// would not show in the product.
 void Curvature::check_range(StatisticId id) {
   if (!options_.statistics.operand) return;
-  ops::count_nonfinite(records_on(), new_ranges_.device().slice(0, id, 1), nonfinite_);
+  const TensorView range = new_ranges_.device().slice(0, id, 1);
+  if (statistic(id).records > 0) ops::max_abs(records_on(), record_ranges_, range);
+  ops::count_nonfinite(records_on(), range, nonfinite_);
 }
 
 void Curvature::add_rows(const Caller& caller, const KroneckerBlock& block,
