@@ -103,7 +103,7 @@ class CurvatureBlock {
   void visit_state(StateVisitor& visitor, StateKind kind);
   /// CUDA only, after loading a state that was saved on the host, which supports more forms of
   /// inverses: discards an inverse in a form that the device cannot apply. Returns true where one
-  /// was discarded; it is then rebuilt from the average.
+  /// was discarded, now or by an earlier call; it is then rebuilt from the average.
   [[nodiscard]] bool drop_foreign(Context& ctx, StatisticKind kind);
   /// Copies averages and inverses to the host; waits for the device.
   void copy_to(Context& ctx, LayerFactors& out) const;
