@@ -97,6 +97,7 @@ StepReport Preconditioner::Impl::step(std::span<const LayerGrad> grads, Stream s
     const ConstTensorView clip = directions->make(curvature, grid, targets, args.lr, report);
     if (!clip.empty())
       for (const LayerDirection& d : targets) {
+        if (!curvature.layer(d.layer).has_inverse()) continue;
         scale_direction(ctx, clip, d.weight);
         scale_direction(ctx, clip, d.bias);
       }

@@ -96,6 +96,31 @@ TEST(FailedInverse, OfSomeLayersIsNamedOnEveryRank) {
     });
 }
 
+TEST(FailedInverse, LeavesTheGradientAloneWhichTheClipThenDoesNotShorten) {
+  for (const double fraction : {0.0, 1.0})
+    comm::run_ranks(2, [fraction](auto comm) {
+      kfac::CurvatureOptions options = hopeless();
+      options.distribution.grad_worker_fraction = fraction;
+      options.kl_clip = 1e-6;
+      kfac::Preconditioner preconditioner(comm, options);
+      const LinearSpec spec{.in = 2, .out = 1, .bias = false};
+      const auto good = preconditioner.add_layer("good", spec);
+      const auto bad = preconditioner.add_layer("bad", spec);
+      const std::vector<double> x{2, 1, 1, -1}, equal{1, 1, 1, 1}, dy{0.5, 0.5};
+      preconditioner.record_input(good, view_of(x.data(), {2, 2}));
+      preconditioner.record_input(bad, view_of(equal.data(), {2, 2}));
+      preconditioner.record_grad_output(bad, view_of(dy.data(), {2, 1}));
+      preconditioner.record_grad_output(good, view_of(dy.data(), {2, 1}));
+      std::vector<double> of_good{3, 4}, of_bad{3, 4};
+      const std::vector<kfac::LayerGrad> grads{{good, view_of(of_good.data(), {1, 2}), {}},
+                                               {bad, view_of(of_bad.data(), {1, 2}), {}}};
+      const kfac::StepReport report = preconditioner.step(grads, Stream::cpu(), {.lr = 1});
+      EXPECT_EQ(report.without_inverse, (std::vector<std::string>{"bad"}));
+      EXPECT_LT(report.kl_factor, 1e-2);
+      EXPECT_EQ(of_bad, (std::vector<double>{3, 4}));
+    });
+}
+
 TEST(FailedInverse, LeavesParametersOfTheOptimizerToo) {
   std::vector<double> weight{1, 2}, gradient{3, 4};
   const auto optimizer =
