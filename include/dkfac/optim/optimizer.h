@@ -128,7 +128,8 @@ class DKFAC_API Optimizer {
   /// Visits the state that determines later steps, without parameters and options; after prepare()
   /// and between two steps. After it is restored together with the parameters, the run continues
   /// bitwise identically; with another number of ranks, StateKind defines what becomes of each
-  /// value. Announced gradients and records of an unfinished step are dropped. The visitor gets
+  /// value. Announced gradients and records of an unfinished step are dropped, after what is being
+  /// reduced of them, so that all ranks have to have announced the same. The visitor gets
   /// contiguous host memory, which it may read and write until its call returns; the host waits for
   /// the device.
   virtual void visit_state(StateVisitor&) {}

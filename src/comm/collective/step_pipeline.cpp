@@ -18,6 +18,7 @@ StepPipeline::StepPipeline(Context& ctx, WorkerGrid grid, bool overlap)
       message_(ctx, {kFlagElements}, DType::f64) {}
 
 void StepPipeline::begin(std::span<BucketedReduce* const> active) {
+  if (next_ > 0 && !submitted_) wait_for_dropped();
   order_.clear();
   next_ = 0;
   bytes_ = 0;
@@ -38,6 +39,15 @@ void StepPipeline::begin(std::span<BucketedReduce* const> active) {
     return std::pair(time, item.place);
   });
   order_.push_back(vote);
+}
+
+void StepPipeline::wait_for_dropped() {
+  try {
+    join_.enter("step", stream(), ctx_.stream());
+  } catch (const CommError&) {
+    // These collectives have ended, too, and the next one throws the same. A state can still be
+    // saved.
+  }
 }
 
 void StepPipeline::launch(const Item& item) {
