@@ -118,7 +118,9 @@ class DKFAC_API Optimizer {
   ///
   /// Throws InvalidArgument for arguments out of range, and for layers whose gradients were not
   /// announced or whose requested statistics were not recorded (unless this rank's flags reject the
-  /// step). Throws CommError, and NumericError on every rank once a factor has failed too often.
+  /// step). Throws CommError, and NumericError on every rank once a factor has failed too often:
+  /// records and announced gradients of the step are then dropped, and nothing else is changed. To
+  /// go on, change the damping after failed inversions, or load an earlier state by visit_state().
   virtual kfac::StepReport step(const StepArgs& args, Stream stream = Stream::cpu()) = 0;
 
   /// Returns copies of the curvature of a layer, as Preconditioner::read_factors(); empty for

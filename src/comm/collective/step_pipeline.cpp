@@ -69,6 +69,10 @@ void StepPipeline::flush() {
 }
 
 void StepPipeline::submit(FlagMessage message) {
+  DKFAC_CHECK(
+      !submitted_,
+      "[step] the last step has ended with an exception, so that none has begun since; load "
+      "a state by visit_state(), or end all ranks and resume from a checkpoint");
   flush();
   // Hashed at the same point on every rank: after all collectives of this step but the last.
   message.hash += grid_.contract_hash();

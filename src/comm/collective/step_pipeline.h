@@ -35,7 +35,8 @@ class StepPipeline {
   void flush();
   /// Launches the remaining buckets. Later work on the context's stream can use the sums; on the
   /// host they are complete on return. message.hash is combined with the hash of all collectives
-  /// before this point.
+  /// before this point. Throws InvalidArgument where begin() has not been called since the last
+  /// call.
   void submit(FlagMessage message);
   /// Synchronizes the context's stream after submit(), the only host synchronization of a step, and
   /// returns the agreement on the step, equal on every rank. Throws CommError on every rank when

@@ -82,6 +82,8 @@ class CurvatureBlock {
   [[nodiscard]] bool merge_scales(Context& ctx, const CurvatureOptions& options,
                                   ConstTensorView sum, double finite);
   void damping_changed();
+  /// Forgets failed inversions, and that one was saved.
+  void forget_failures();
   void add_tasks(Context& ctx, const CurvatureOptions& options, RefreshParts parts,
                  std::vector<RefreshTask>& tasks);
   /// Appends what the other workers of the layer receive once the statistic has been refreshed.

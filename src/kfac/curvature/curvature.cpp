@@ -149,6 +149,7 @@ void Curvature::set_damping(double damping) {
   options_ = std::move(changed);
   schedule_.damping_changed();
   for (const auto& block : layers_) block->damping_changed();
+  forgive_failures();
 }
 
 bool Curvature::set_curvature(const CurvatureSettings& settings) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -123,8 +124,9 @@ class Curvature {
   void request();
   /// Throws NumericError where the agreement reports a factor that has failed too often, and
   /// InvalidArgument where the step would be accepted although no rank has samples. The message is
-  /// the same on every rank. Collective.
-  void throw_if_failed(const comm::AgreedFlags& agreed) const;
+  /// the same on every rank. Collective. Before either of them it drops the records of the step and
+  /// calls begin_step, with which the caller begins the next one.
+  void throw_if_failed(const comm::AgreedFlags& agreed, const std::function<void()>& begin_step);
   /// Evaluates what request() copied, whether or not the step was rejected: records the outcomes of
   /// the last step's inversions, and runs the fallback stages for those that failed.
   void collect(const comm::AgreedFlags& agreed, StepReport& report);
@@ -247,6 +249,8 @@ class Curvature {
   /// Waits for pending inversions and records their outcomes.
   void finish_inversions(StepReport& report);
   void report_work(bool accepted, StepReport& report) const;
+  /// Forgets the records of a step that does not end.
+  void drop_records();
 
   // decisions.cpp
   [[nodiscard]] bool needs_decisions() const;
@@ -255,7 +259,9 @@ class Curvature {
   void collect_decisions();
 
   // failures.cpp
+  void throw_failure(const comm::AgreedFlags& agreed);
   void note_failed();
+  void forgive_failures();
   [[nodiscard]] bool lacks_inverse(const CurvatureBlock& block) const;
   void name_layers_without_inverse(StepReport& report);
 
@@ -299,7 +305,8 @@ class Curvature {
   bool some_lack_inverse_ = false;  ///< Before this step, on any rank.
   StatisticId failed_statistic_ = kNoStatistic;
   FailedAt failed_at_ = FailedAt::inversion;  ///< What failed too often.
-  StepSeconds seconds_;                       ///< Of this step: recording and preconditioning.
+  bool failure_thrown_ = false;  ///< Since the last change of the damping; equal on all ranks.
+  StepSeconds seconds_;          ///< Of this step: recording and preconditioning.
 };
 
 }  // namespace dkfac::kfac

@@ -79,16 +79,12 @@ void Curvature::visit_state(StateVisitor& visitor) {
     visitor.number(s.name + "_has_range", StateKind::replicated, s.has_range);
     visitor.real(s.name + "_flops", StateKind::any_rank, s.flops);
     if (s.history.is_set()) visit_history(visitor, s.name, s.history);
-    s.forget_records();
   }
-  for (int i = 0; i < layers(); ++i) {
+  for (int i = 0; i < layers(); ++i)
     if (works(i)) at(i).visit_state(visitor, owns(i) ? StateKind::owned : StateKind::owner_copy);
-    at(i).forget_records();
-  }
   if (ctx_.device().is_cuda())
     for (Statistic& s : statistics_) s.foreign = at(s.layer).drop_foreign(ctx_, s.plan.kind);
-  ops::fill(ctx_, underflow_.device(), 0);
-  ops::fill(ctx_, nonfinite_, 0);
+  drop_records();
   note_failed();
 }
 

@@ -136,6 +136,21 @@ TEST(RefusedRecords, HaveNoSamplesOnAnyRank) {
     EXPECT_EQ(text, "skipped");
 }
 
+TEST(RefusedRecords, HaveNoSamplesOnAnyRankAndTheNextStepHas) {
+  comm::run_ranks(3, [](const std::shared_ptr<comm::Communicator>& comm) {
+    OneLayer layer(kLinear, options64(), comm);
+    const RecordScale scale{.loss_scale = 1, .global_batch = 12};
+    for (int i = 0; i < 2; ++i) {
+      layer.input({0, 3}, scale);
+      layer.output({0, 2}, scale);
+      EXPECT_TRUE(says(refusal([&] { (void)layer.step(layer.view({2, 3})); }), {"none of the 3"}));
+    }
+    layer.input({4, 3}, scale);
+    layer.output({4, 2}, scale);
+    EXPECT_TRUE(layer.step(layer.view({2, 3})));
+  });
+}
+
 TEST(RefusedRecords, OfEkfacOutOfTurnLeaveNothingBehind) {
   CurvatureOptions options = options64(2);
   options.inverse.method = kfac::InverseMethod::ekfac;
