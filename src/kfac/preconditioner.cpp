@@ -84,7 +84,7 @@ StepReport Preconditioner::Impl::step(std::span<const LayerGrad> grads, Stream s
     pipeline->submit(message);
     curvature.request();
     const comm::AgreedFlags agreed = pipeline->wait();  // The only host synchronization.
-    curvature.throw_if_failed(agreed);
+    curvature.throw_if_failed(agreed, [this] { begin_step(); });
     report.agreement = agreed.flags;
     curvature.collect(agreed, report);
   }
@@ -97,6 +97,7 @@ StepReport Preconditioner::Impl::step(std::span<const LayerGrad> grads, Stream s
     const ConstTensorView clip = directions->make(curvature, grid, targets, args.lr, report);
     if (!clip.empty())
       for (const LayerDirection& d : targets) {
+        if (!curvature.layer(d.layer).has_inverse()) continue;
         scale_direction(ctx, clip, d.weight);
         scale_direction(ctx, clip, d.bias);
       }

@@ -60,8 +60,10 @@ void enter_step(OptimizerFrame& frame, const StepArgs& args, Stream caller, Upda
 }
 
 comm::FlagMessage flags_of(const StepArgs& args) {
-  return {.caller = args.flags,
-          .hash = comm::mix_hash(comm::mix_hash(0, args.lr), args.momentum.value_or(0))};
+  constexpr double kOfTheOptions = -1;  // Differs from every momentum.
+  return {
+      .caller = args.flags,
+      .hash = comm::mix_hash(comm::mix_hash(0, args.lr), args.momentum.value_or(kOfTheOptions))};
 }
 
 }  // namespace dkfac::optim

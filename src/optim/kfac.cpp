@@ -140,7 +140,7 @@ kfac::StepReport Kfac::step(const StepArgs& args, Stream stream) {
     gradients_->request();
     curvature_.request();
     const comm::AgreedFlags agreed = pipeline_->wait();  // The only host synchronization.
-    curvature_.throw_if_failed(agreed);
+    curvature_.throw_if_failed(agreed, [this] { begin_step(); });
     report.agreement = agreed.flags;
     curvature_.collect(agreed, report);
     gradients_->collect(report);

@@ -44,6 +44,31 @@ TEST(Preconditioner, GivesTheSameWeightsWithStatisticsAtIntervals) {
   EXPECT_FALSE(near(train_ranks_preconditioned(1, options64()), alone, 1e-6));
 }
 
+/// The gradient after two steps of two records each, a large and a small one.
+std::vector<double> precondition_parts(double first, double second) {
+  kfac::CurvatureOptions options = options64();
+  options.statistics.micro_batches = 2;
+  options.statistics.operand = DType::f16;
+  kfac::Preconditioner preconditioner(comm::make_self(), options);
+  const auto layer = preconditioner.add_layer("fc", LinearSpec{.in = 2, .out = 1, .bias = false});
+  std::vector<double> dw;
+  for (int step = 0; step < 2; ++step) {
+    for (const double size : {first, second}) {
+      const std::vector<double> x{size, 0.5 * size, -size, size}, dy{1, 1};
+      preconditioner.record_input(layer, view_of(x.data(), {2, 2}));
+      preconditioner.record_grad_output(layer, view_of(dy.data(), {2, 1}));
+    }
+    dw = {1, 2};
+    const std::vector<kfac::LayerGrad> grads{{layer, view_of(dw.data(), {1, 2}), {}}};
+    EXPECT_TRUE(preconditioner.step(grads).updated);
+  }
+  return dw;
+}
+
+TEST(Preconditioner, ScalesHalfPrecisionByTheRangeOfAllMicroBatches) {
+  EXPECT_EQ(precondition_parts(1024, 1e-3), precondition_parts(1e-3, 1024));
+}
+
 /// One layer of identity-like data whose inputs and output gradients are scaled; dW comes back.
 std::vector<double> precondition_scaled(kfac::InverseMethod method, double input, double output) {
   kfac::CurvatureOptions options = options64();

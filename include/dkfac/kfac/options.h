@@ -105,8 +105,9 @@ struct DKFAC_API RefreshOptions {
   int statistics_interval = 1;
   int inverse_interval = 1;
   /// Spreads the rebuilds of the inverses over the steps of inverse_interval, to even out the cost
-  /// of a step, instead of rebuilding all in one. Staleness::fixed only. The first refresh rebuilds
-  /// all. Owners choose the steps, so results depend on the number of ranks at the start.
+  /// of a step, instead of rebuilding all in one. Staleness::fixed only. Both inverses of a layer
+  /// are rebuilt in the same step. The first refresh rebuilds all. Owners choose the steps, so
+  /// results depend on the number of ranks at the start.
   bool stagger_inverses = false;
   /// Uses rebuilt inverses from the next step on: the step that rebuilds them preconditions with
   /// the earlier ones. On CUDA, with one worker per layer, they are then rebuilt on streams of low

@@ -118,7 +118,9 @@ class DKFAC_API Optimizer {
   ///
   /// Throws InvalidArgument for arguments out of range, and for layers whose gradients were not
   /// announced or whose requested statistics were not recorded (unless this rank's flags reject the
-  /// step). Throws CommError, and NumericError on every rank once a factor has failed too often.
+  /// step). Throws CommError, and NumericError on every rank once a factor has failed too often:
+  /// records and announced gradients of the step are then dropped, and nothing else is changed. To
+  /// go on, change the damping after failed inversions, or load an earlier state by visit_state().
   virtual kfac::StepReport step(const StepArgs& args, Stream stream = Stream::cpu()) = 0;
 
   /// Returns copies of the curvature of a layer, as Preconditioner::read_factors(); empty for
@@ -128,7 +130,8 @@ class DKFAC_API Optimizer {
   /// Visits the state that determines later steps, without parameters and options; after prepare()
   /// and between two steps. After it is restored together with the parameters, the run continues
   /// bitwise identically; with another number of ranks, StateKind defines what becomes of each
-  /// value. Announced gradients and records of an unfinished step are dropped. The visitor gets
+  /// value. Announced gradients and records of an unfinished step are dropped, after what is being
+  /// reduced of them, so that all ranks have to have announced the same. The visitor gets
   /// contiguous host memory, which it may read and write until its call returns; the host waits for
   /// the device.
   virtual void visit_state(StateVisitor&) {}

@@ -18,6 +18,7 @@ StepPipeline::StepPipeline(Context& ctx, WorkerGrid grid, bool overlap)
       message_(ctx, {kFlagElements}, DType::f64) {}
 
 void StepPipeline::begin(std::span<BucketedReduce* const> active) {
+  if (next_ > 0 && !submitted_) wait_for_dropped();
   order_.clear();
   next_ = 0;
   bytes_ = 0;
@@ -40,6 +41,15 @@ void StepPipeline::begin(std::span<BucketedReduce* const> active) {
   order_.push_back(vote);
 }
 
+void StepPipeline::wait_for_dropped() {
+  try {
+    join_.enter("step", stream(), ctx_.stream());
+  } catch (const CommError&) {
+    // These collectives have ended, too, and the next one throws the same. A state can still be
+    // saved.
+  }
+}
+
 void StepPipeline::launch(const Item& item) {
   const std::uint64_t before = grid_.bytes();
   item.reduce->launch(item.bucket, stream());
@@ -59,6 +69,10 @@ void StepPipeline::flush() {
 }
 
 void StepPipeline::submit(FlagMessage message) {
+  DKFAC_CHECK(
+      !submitted_,
+      "[step] the last step has ended with an exception, so that none has begun since; load "
+      "a state by visit_state(), or end all ranks and resume from a checkpoint");
   flush();
   // Hashed at the same point on every rank: after all collectives of this step but the last.
   message.hash += grid_.contract_hash();
@@ -85,8 +99,8 @@ AgreedFlags StepPipeline::wait() {
       {message_.numbers<double>(), static_cast<std::size_t>(kFlagElements)}, grid_.world->size());
   if (!agreed.ranks_agree)
     throw CommError(detail::concat(
-        "[step] ranks have issued different collectives, or pass different learning rates or "
-        "dampings; this is rank ",
+        "[step] ranks have issued different collectives, or pass different learning rates, "
+        "momenta, dampings, intervals or numbers of micro-batches; this is rank ",
         grid_.world->rank(), " of ", grid_.world->size(), " at collective #",
         grid_.world->sequence(),
         ". Run with comm::Check::full to find the first call that differs"));

@@ -23,7 +23,9 @@ class StepPipeline {
   StepPipeline(Context& ctx, WorkerGrid grid, bool overlap);
 
   /// Starts an iteration of these BucketedReduces, whose begin() was called. Exactly one of them
-  /// has a trailer, for the flags; its last bucket is launched by submit().
+  /// has a trailer, for the flags; its last bucket is launched by submit(). Where a step was begun
+  /// and not submitted, later work on the context's stream waits for what that has launched, as it
+  /// uses the same memory.
   void begin(std::span<BucketedReduce* const> active);
   /// Launches full buckets and advances pending ones. Never blocks. While the context's stream is
   /// recorded, it launches none, since a recording holds no collectives; the next call does.
@@ -33,7 +35,8 @@ class StepPipeline {
   void flush();
   /// Launches the remaining buckets. Later work on the context's stream can use the sums; on the
   /// host they are complete on return. message.hash is combined with the hash of all collectives
-  /// before this point.
+  /// before this point. Throws InvalidArgument where begin() has not been called since the last
+  /// call.
   void submit(FlagMessage message);
   /// Synchronizes the context's stream after submit(), the only host synchronization of a step, and
   /// returns the agreement on the step, equal on every rank. Throws CommError on every rank when
@@ -56,6 +59,7 @@ class StepPipeline {
     std::size_t place;  ///< Order among buckets of equal time.
   };
   void launch(const Item& item);
+  void wait_for_dropped();
 
   [[nodiscard]] Stream stream() const { return overlap_ ? stream_.view() : ctx_.stream(); }
 

@@ -32,6 +32,11 @@ void CurvatureBlock::damping_changed() {
   for (Factor* factor : {&curvature_.a, &curvature_.g}) factor->stale = factor->statistics > 0;
 }
 
+void CurvatureBlock::forget_failures() {
+  for (Factor* factor : {&curvature_.a, &curvature_.g}) factor->failures = 0;
+  saved_as.clear();
+}
+
 void CurvatureBlock::add_tasks(Context& ctx, const CurvatureOptions& options, RefreshParts parts,
                                std::vector<RefreshTask>& tasks) {
   add_refresh_tasks(ctx, options, curvature_, parts, tasks);

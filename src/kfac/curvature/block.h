@@ -82,6 +82,8 @@ class CurvatureBlock {
   [[nodiscard]] bool merge_scales(Context& ctx, const CurvatureOptions& options,
                                   ConstTensorView sum, double finite);
   void damping_changed();
+  /// Forgets failed inversions, and that one was saved.
+  void forget_failures();
   void add_tasks(Context& ctx, const CurvatureOptions& options, RefreshParts parts,
                  std::vector<RefreshTask>& tasks);
   /// Appends what the other workers of the layer receive once the statistic has been refreshed.
@@ -103,7 +105,7 @@ class CurvatureBlock {
   void visit_state(StateVisitor& visitor, StateKind kind);
   /// CUDA only, after loading a state that was saved on the host, which supports more forms of
   /// inverses: discards an inverse in a form that the device cannot apply. Returns true where one
-  /// was discarded; it is then rebuilt from the average.
+  /// was discarded, now or by an earlier call; it is then rebuilt from the average.
   [[nodiscard]] bool drop_foreign(Context& ctx, StatisticKind kind);
   /// Copies averages and inverses to the host; waits for the device.
   void copy_to(Context& ctx, LayerFactors& out) const;

@@ -60,6 +60,7 @@ void Curvature::prepare(const comm::WorkerGrid& grid, std::int64_t trailer) {
   Context host;
   ranges_ = Tensor::zeros(host, {count});
   new_ranges_ = comm::HostDevicePair(ctx_, {count}, DType::f32);
+  record_ranges_ = Tensor::zeros(ctx_, {2});
   underflow_ = comm::HostDevicePair(ctx_, {1}, DType::f32);
   finite_ = comm::HostDevicePair(ctx_, {count + layers()}, DType::f64);
   stages_ = comm::HostDevicePair(ctx_, {count}, DType::i32);
@@ -132,6 +133,7 @@ void Curvature::plan_refresh_schedule() {
   for (const Statistic& s : statistics_)
     entries.push_back({.exists = true,
                        .inverted = s.plan.factor.is_set(),
+                       .layer = s.layer,
                        .owner = s.owner,
                        .inverse_flops = inverse_flops(s.plan.factor),
                        .intervals = {}});
@@ -147,6 +149,7 @@ void Curvature::set_damping(double damping) {
   options_ = std::move(changed);
   schedule_.damping_changed();
   for (const auto& block : layers_) block->damping_changed();
+  forgive_failures();
 }
 
 bool Curvature::set_curvature(const CurvatureSettings& settings) {

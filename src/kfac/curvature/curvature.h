@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -123,8 +124,9 @@ class Curvature {
   void request();
   /// Throws NumericError where the agreement reports a factor that has failed too often, and
   /// InvalidArgument where the step would be accepted although no rank has samples. The message is
-  /// the same on every rank. Collective.
-  void throw_if_failed(const comm::AgreedFlags& agreed) const;
+  /// the same on every rank. Collective. Before either of them it drops the records of the step and
+  /// calls begin_step, with which the caller begins the next one.
+  void throw_if_failed(const comm::AgreedFlags& agreed, const std::function<void()>& begin_step);
   /// Evaluates what request() copied, whether or not the step was rejected: records the outcomes of
   /// the last step's inversions, and runs the fallback stages for those that failed.
   void collect(const comm::AgreedFlags& agreed, StepReport& report);
@@ -195,13 +197,16 @@ class Curvature {
   template <class Check, class Compute>
   void add_fisher(const char* call, LayerId id, RecordScale scale, Check check, Compute compute);
   [[nodiscard]] Context& records_on() { return records_.context(); }
-  /// Checks and counts a record; returns the samples of the step over all ranks. rows: samples
-  /// times positions. positions: per sample, as build_flops() counts them.
-  double begin_record(const Caller& caller, StatisticId id, ConstTensorView data, std::int64_t rows,
-                      std::int64_t positions, RecordScale scale);
+  /// Checks a record; returns the samples of the step over all ranks. rows: samples times
+  /// positions.
+  [[nodiscard]] double begin_record(const Caller& caller, StatisticId id, ConstTensorView data,
+                                    std::int64_t rows, RecordScale scale) const;
   void check_samples(const Caller& caller, const Statistic& s, ConstTensorView data,
                      std::int64_t rows) const;
-  void end_record(StatisticId id, std::int64_t samples, std::int64_t rows);
+  /// Counts a record. global: from begin_record(). positions: per sample, as build_flops() counts
+  /// them.
+  void end_record(StatisticId id, double global, std::int64_t samples, std::int64_t rows,
+                  std::int64_t positions);
   /// terms: number of elements of `data` that are summed into one element of the operand.
   Operand operand(StatisticId id, ConstTensorView data, std::int64_t terms = 1);
   OperandStats operand_stats(StatisticId id);
@@ -244,6 +249,8 @@ class Curvature {
   /// Waits for pending inversions and records their outcomes.
   void finish_inversions(StepReport& report);
   void report_work(bool accepted, StepReport& report) const;
+  /// Forgets the records of a step that does not end.
+  void drop_records();
 
   // decisions.cpp
   [[nodiscard]] bool needs_decisions() const;
@@ -252,7 +259,9 @@ class Curvature {
   void collect_decisions();
 
   // failures.cpp
+  void throw_failure(const comm::AgreedFlags& agreed);
   void note_failed();
+  void forgive_failures();
   [[nodiscard]] bool lacks_inverse(const CurvatureBlock& block) const;
   void name_layers_without_inverse(StepReport& report);
 
@@ -279,8 +288,9 @@ class Curvature {
   /// the one before it, largest magnitude, and whether the sum is finite.
   comm::HostDevicePair decision_numbers_;
   /// f32[statistics]: largest magnitudes of operands. ranges_ (on the host): of the last accepted
-  /// step that refreshed each statistic; new_ranges_: of this step.
+  /// step that refreshed each statistic; new_ranges_: of all records of this step.
   Tensor ranges_;
+  Tensor record_ranges_;  ///< f32[2]: of the records before the present one, and of that one.
   comm::HostDevicePair new_ranges_;
   comm::HostDevicePair underflow_;  ///< f32[1]
   Tensor nonfinite_;                ///< f32[1]
@@ -295,7 +305,8 @@ class Curvature {
   bool some_lack_inverse_ = false;  ///< Before this step, on any rank.
   StatisticId failed_statistic_ = kNoStatistic;
   FailedAt failed_at_ = FailedAt::inversion;  ///< What failed too often.
-  StepSeconds seconds_;                       ///< Of this step: recording and preconditioning.
+  bool failure_thrown_ = false;  ///< Since the last change of the damping; equal on all ranks.
+  StepSeconds seconds_;          ///< Of this step: recording and preconditioning.
 };
 
 }  // namespace dkfac::kfac

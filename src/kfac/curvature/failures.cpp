@@ -1,3 +1,5 @@
+#include <utility>
+
 #include "dkfac/core/ops.h"
 
 #include "kfac/curvature/curvature.h"
@@ -16,16 +18,32 @@ void Curvature::raise_flags(comm::FlagMessage& message) const {
     if (due(id) && statistic(id).samples > 0) message.no_samples = false;
   for (const double setting :
        {options_.damping.lambda, static_cast<double>(options_.refresh.statistics_interval),
-        static_cast<double>(options_.refresh.inverse_interval)})
+        static_cast<double>(options_.refresh.inverse_interval),
+        static_cast<double>(options_.statistics.micro_batches)})
     message.hash = comm::mix_hash(message.hash, setting);
 }
 
-void Curvature::throw_if_failed(const comm::AgreedFlags& agreed) const {
+void Curvature::throw_if_failed(const comm::AgreedFlags& agreed,
+                                const std::function<void()>& begin_step) {
+  try {
+    throw_failure(agreed);
+  } catch (const CommError&) {
+    throw;
+  } catch (const Error&) {
+    // Every rank throws, so the next step can begin on all of them.
+    drop_records();
+    begin_step();
+    throw;
+  }
+}
+
+void Curvature::throw_failure(const comm::AgreedFlags& agreed) {
   DKFAC_CHECK(
       !agreed.no_samples || !agreed.flags.may_update(), "[step] none of the ", comm_->size(),
       " ranks has recorded a sample in this step, so that its statistics would be 0; pass a "
       "batch that has some on at least one of them");
   if (agreed.flags.numeric_failure == 0) return;
+  failure_thrown_ = true;
   // This is collective, so owners can send messages; the summed flags cannot name a factor.
   std::string mine;
   if (failed_statistic_ != kNoStatistic) {
@@ -66,6 +84,14 @@ void Curvature::note_failed() {
       block.save_failed(ctx_, options_, kind);
     note(id, failures.scales, FailedAt::scales);
   }
+}
+
+/// Forgets failed inversions that were thrown, as the damping has changed. Others still count,
+/// since a damping that changes in every step would hide them all.
+void Curvature::forgive_failures() {
+  if (!std::exchange(failure_thrown_, false)) return;
+  for (const auto& block : layers_) block->forget_failures();
+  note_failed();
 }
 
 /// Whether this rank owns the layer and it has no inverse.

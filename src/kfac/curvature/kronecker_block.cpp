@@ -59,10 +59,24 @@ std::int64_t KroneckerBlock::compute_rows(Context& ctx, const FactorRecord& r,
                       r.sharing);
 }
 
+void KroneckerBlock::check_turn(const Caller& caller, StatisticKind kind,
+                                ConstTensorView data) const {
+  if (kind == StatisticKind::a) {
+    DKFAC_CHECK(!has_input, caller,
+                "recorded again before its output gradient; EKFAC needs both records of one batch "
+                "after each other");
+    return;
+  }
+  DKFAC_CHECK(has_input, caller,
+              "has no input recorded before; EKFAC needs both records of one batch");
+  const std::int64_t rows = recorded_rows(caller, kind, data),
+                     kept = recorded_rows(caller, StatisticKind::a, kept_);
+  DKFAC_CHECK(data.dim(0) == kept_.dim(0) && rows == kept, caller, data.dim(0), " samples in ",
+              rows, " rows (samples times positions), while the input recorded before has ",
+              kept_.dim(0), " in ", kept, "; EKFAC needs both records of one batch");
+}
+
 void KroneckerBlock::keep_input(Context& ctx, ConstTensorView input) {
-  DKFAC_CHECK(!has_input, "[record_input] layer '", name,
-              "' was recorded again before its output gradient; EKFAC needs both records of one "
-              "batch after each other");
   if (!input_.is_set() || input_.dtype() != input.dtype() || input_.numel() < input.numel()) {
     input_ = Tensor::empty(ctx, {input.numel()}, input.dtype());
     ++input_moves;
@@ -74,8 +88,6 @@ void KroneckerBlock::keep_input(Context& ctx, ConstTensorView input) {
 }
 
 void KroneckerBlock::record_scales(Context& ctx, const FactorRecord& r, TensorView slot) {
-  DKFAC_CHECK(has_input, "[record_grad_output] layer '", name,
-              "' has no input recorded before; EKFAC needs both records of one batch");
   const LayerCurvature& c = curvature_;
   const bool one = c.g.groups == 1;
   const auto square = [one](const Factor& f) {

@@ -41,6 +41,8 @@ class KroneckerBlock final : public CurvatureBlock {
   [[nodiscard]] std::int64_t compute_rows(Context& ctx, const FactorRecord& record,
                                           TensorView rows) const;
 
+  /// EKFAC: throws unless inputs and output gradients alternate, each pair of one batch.
+  void check_turn(const Caller& caller, StatisticKind kind, ConstTensorView data) const;
   /// EKFAC: copies the input, which is needed together with the output gradient of the same batch
   /// to project the gradient on the eigenvectors.
   void keep_input(Context& ctx, ConstTensorView input);

@@ -36,11 +36,10 @@ std::int64_t summed_positions(const LayerSpec& spec, WeightSharing sharing, Cons
 
 }  // namespace
 
-/// Returns the samples of the step over all ranks. Throws before anything is changed.
 double Curvature::begin_record(const Caller& caller, StatisticId id, ConstTensorView data,
-                               std::int64_t rows, std::int64_t positions, RecordScale scale) {
+                               std::int64_t rows, RecordScale scale) const {
   const std::int64_t n = data.dim(0);
-  Statistic& s = statistic(id);
+  const Statistic& s = statistic(id);
   DKFAC_CHECK(s.records < options_.statistics.micro_batches, caller,
               "recorded more than StatisticsOptions::micro_batches = ",
               options_.statistics.micro_batches, " times in one step");
@@ -59,13 +58,8 @@ double Curvature::begin_record(const Caller& caller, StatisticId id, ConstTensor
               "; make them equally large, or pass RecordScale::global_batch with gradients of "
               "LossReduction::global_mean or sum");
   if (s.records + 1 == options_.statistics.micro_batches) check_samples(caller, s, data, rows);
-  const std::int64_t global =
-      counted ? scale.global_batch : n * comm_->size() * options_.statistics.micro_batches;
-  s.step_flops += build_flops(at(s.layer).spec, s.plan,
-                              options_.statistics.fraction * static_cast<double>(global) /
-                                  options_.statistics.micro_batches,
-                              positions);
-  return static_cast<double>(global);
+  return static_cast<double>(counted ? scale.global_batch
+                                     : n * comm_->size() * options_.statistics.micro_batches);
 }
 
 /// Checks the last record of a statistic in this step: both factors of a layer must be of the same
@@ -85,10 +79,14 @@ void Curvature::check_samples(const Caller& caller, const Statistic& s, ConstTen
               "; record both of the same samples");
 }
 
-void Curvature::end_record(StatisticId id, std::int64_t samples, std::int64_t rows) {
+void Curvature::end_record(StatisticId id, double global, std::int64_t samples, std::int64_t rows,
+                           std::int64_t positions) {
   Statistic& s = statistic(id);
   s.samples += samples;
   s.rows += rows;
+  s.step_flops += build_flops(
+      at(s.layer).spec, s.plan,
+      options_.statistics.fraction * global / options_.statistics.micro_batches, positions);
   // Depends on the count alone, so that buckets are launched in the same order on every rank.
   if (++s.records == options_.statistics.micro_batches) reduction_of(s).mark_filled(s.slot);
 }
@@ -118,13 +116,21 @@ double Curvature::known_range(StatisticId id) const {
 
 OperandStats Curvature::operand_stats(StatisticId id) {
   if (!options_.statistics.operand) return {};
-  return {new_ranges_.device().slice(0, id, 1), underflow_.device()};
+  const TensorView range = new_ranges_.device().slice(0, id, 1);
+  if (statistic(id).records == 0) return {range, underflow_.device()};
+  const TensorView both = record_ranges_;
+  ops::fill(records_on(), both, 0);
+  ops::copy(records_on(), range, both.slice(0, 0, 1));
+  return {both.slice(0, 1, 1), underflow_.device()};
 }
 
-/// Counts a non-finite range. Rounding saturates, so an Inf would not show in the product.
+/// Ends what operand_stats() began, and counts a non-finite range: rounding saturates, so an Inf
+/// would not show in the product.
 void Curvature::check_range(StatisticId id) {
   if (!options_.statistics.operand) return;
-  ops::count_nonfinite(records_on(), new_ranges_.device().slice(0, id, 1), nonfinite_);
+  const TensorView range = new_ranges_.device().slice(0, id, 1);
+  if (statistic(id).records > 0) ops::max_abs(records_on(), record_ranges_, range);
+  ops::count_nonfinite(records_on(), range, nonfinite_);
 }
 
 void Curvature::add_rows(const Caller& caller, const KroneckerBlock& block,
@@ -225,8 +231,9 @@ void Curvature::record_factor(const char* call, StatisticKind kind, LayerId id,
   const WeightSharing sharing = sharing_of(block->spec, options_);
   const std::int64_t positions =
       sharing == WeightSharing::reduce ? 1 : positions_of(count, data.dim(0));
-  const double global = begin_record(caller, recorded, data, count, positions, scale);
+  const double global = begin_record(caller, recorded, data, count, scale);
   const Sampled x = sample(data, global, options_.statistics.fraction);
+  if (scales_due(index)) block->check_turn(caller, kind, x.data);
   const FactorPlan& plan = statistic(recorded).plan.factor;  // A diagonal has no operand.
   const FactorRecord record{
       .kind = kind,
@@ -250,7 +257,7 @@ void Curvature::record_factor(const char* call, StatisticKind kind, LayerId id,
     add_triangles(*block, record, recorded);
   if (scales_due(index)) record_scales(*block, record);
   check_range(recorded);
-  end_record(recorded, data.dim(0), count);
+  end_record(recorded, global, data.dim(0), count, positions);
 }
 
 template <class Check, class Compute>
@@ -265,7 +272,7 @@ void Curvature::add_fisher(const char* call, LayerId id, RecordScale scale, Chec
   // Ghost groups have one mean each, so whole groups are sampled; a single group is the batch.
   const auto [data, positions, per_group] = check(caller, norm);
   const std::int64_t samples = data.dim(0);
-  const double global = begin_record(caller, block.g, data, samples, positions, scale);
+  const double global = begin_record(caller, block.g, data, samples, scale);
   const double sample_scale =
       sample_gradient_scale(options_.loss_reduction, samples * options_.statistics.micro_batches,
                             std::llround(global), scale.loss_scale);
@@ -274,7 +281,7 @@ void Curvature::add_fisher(const char* call, LayerId id, RecordScale scale, Chec
   compute(norm, part.data, part.global_batch, sample_scale,
           statistic(block.g).records == 0 ? 0.0 : 1.0, fisher);
   ops::count_nonfinite(records_on(), fisher, nonfinite_);
-  end_record(block.g, samples, samples);
+  end_record(block.g, global, samples, samples, positions);
 }
 
 void Curvature::record_fisher(LayerId id, ConstTensorView x, ConstTensorView mean,

@@ -3,6 +3,7 @@
 
 #include "dkfac/core/ops.h"
 
+#include "core/shared/read_back.h"
 #include "kfac/curvature/curvature.h"
 
 namespace dkfac::kfac {
@@ -24,6 +25,9 @@ void visit_factor(StateVisitor& visitor, const std::string& name, StateKind kind
   visitor.tensor(name + "_stored_form", kind, factor.stored_form);
   if (factor.values.is_set()) visitor.tensor(name + "_values", kind, factor.values);
 }
+
+/// Factor::shifts of an inverse that drop_foreign() has discarded.
+constexpr double kDiscarded = -1;
 
 void visit_history(StateVisitor& visitor, const std::string& name, StatisticHistory& history) {
   visitor.number(name + "_known", StateKind::owned, history.known());
@@ -53,9 +57,12 @@ bool CurvatureBlock::drop_foreign(Context& ctx, StatisticKind kind) {
   const auto form = static_cast<std::int32_t>(factor.form);
   const std::span<std::int32_t> forms(factor.stored_form.data<std::int32_t>(),
                                       static_cast<std::size_t>(factor.groups));
-  if (std::ranges::all_of(forms, [form](std::int32_t h) { return h == form; })) return false;
+  // Discarded by an earlier call, perhaps before the state was saved, and not rebuilt since.
+  if (std::ranges::all_of(forms, [form](std::int32_t h) { return h == form; }))
+    return !factor.good && std::ranges::any_of(read_back<double>(ctx, factor.shifts),
+                                               [](double shift) { return shift == kDiscarded; });
   std::ranges::fill(forms, form);
-  ops::fill(ctx, factor.shifts, 0);
+  ops::fill(ctx, factor.shifts, kDiscarded);
   factor.good = false;
   factor.stale = factor.statistics > 0;
   return true;
@@ -72,16 +79,12 @@ void Curvature::visit_state(StateVisitor& visitor) {
     visitor.number(s.name + "_has_range", StateKind::replicated, s.has_range);
     visitor.real(s.name + "_flops", StateKind::any_rank, s.flops);
     if (s.history.is_set()) visit_history(visitor, s.name, s.history);
-    s.forget_records();
   }
-  for (int i = 0; i < layers(); ++i) {
+  for (int i = 0; i < layers(); ++i)
     if (works(i)) at(i).visit_state(visitor, owns(i) ? StateKind::owned : StateKind::owner_copy);
-    at(i).forget_records();
-  }
   if (ctx_.device().is_cuda())
     for (Statistic& s : statistics_) s.foreign = at(s.layer).drop_foreign(ctx_, s.plan.kind);
-  ops::fill(ctx_, underflow_.device(), 0);
-  ops::fill(ctx_, nonfinite_, 0);
+  drop_records();
   note_failed();
 }
 

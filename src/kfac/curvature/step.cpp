@@ -205,6 +205,14 @@ void Curvature::report_work(bool accepted, StepReport& report) const {
   }
 }
 
+void Curvature::drop_records() {
+  for (Statistic& s : statistics_) s.forget_records();
+  for (const auto& block : layers_) block->forget_records();
+  ops::fill(ctx_, underflow_.device(), 0);
+  ops::fill(ctx_, nonfinite_, 0);
+  seconds_ = {};
+}
+
 void Curvature::finish(StepReport& report) {
   const bool accepted = report.agreement.may_update();
   report.damping = options_.damping.lambda;

@@ -22,8 +22,8 @@ struct Factor : FactorPlan {
   Tensor average;  ///< [statistic_numel()]: triangles or rows, by the form.
   Tensor inverse;  ///< [inverse_shape()], Tensor::empty_aligned(): an operand of products.
   Tensor values;   ///< eigen: [groups,dim] eigenvalues.
-  /// f64[groups]: the damping in `inverse`, representable in its dtype; 0 before the first valid
-  /// inverse. The low-rank form divides by it. On the device of the inverse.
+  /// f64[groups]: the damping in `inverse`, representable in its dtype; not positive where there is
+  /// no valid inverse. The low-rank form divides by it. On the device of the inverse.
   Tensor shifts;
   /// f64[groups], on the same device as `shifts`: the damping requested for the next refresh.
   /// Negative where the curvature of the layer is zero: the inverse is then I/|requested_damping|.

@@ -5,23 +5,40 @@
 
 namespace dkfac::kfac {
 void RefreshSchedule::configure(const CurvatureOptions& options) {
-  const bool offsets_hold = stagger_ == options.refresh.stagger_inverses && stagger_ &&
-                            inverse_interval_ == options.refresh.inverse_interval;
   staleness_ = options.refresh.staleness;
   stagger_ = options.refresh.stagger_inverses;
   statistics_interval_ = options.refresh.statistics_interval;
   inverse_interval_ = options.refresh.inverse_interval;
-  if (stagger_ && !offsets_hold) choose_offsets();
+  if (!stagger_)
+    cycle_ = 0;
+  else if (cycle_ == 0 || accepted_ == last_rebuild_)
+    begin_cycle();
 }
 
+void RefreshSchedule::begin_cycle() {
+  last_rebuild_ = accepted_;
+  // A loaded state may have the offsets of other owners.
+  if (cycle_ != inverse_interval_) choose_offsets();
+  cycle_ = inverse_interval_;
+}
+
+/// Chooses one offset per layer: where a factor is zero, both inverses depend on both factors, and
+/// old and new ones do not belong together.
 void RefreshSchedule::choose_offsets() {
   std::vector<StaggerItem> items;
-  for (const RefreshEntry& e : entries_)
-    if (e.exists && e.inverted) items.push_back({e.owner, e.inverse_flops});
+  std::vector<std::size_t> item_of(entries_.size());
+  int last = -1;
+  for (std::size_t i = 0; i < entries_.size(); ++i) {
+    const RefreshEntry& e = entries_[i];
+    if (!e.exists || !e.inverted) continue;
+    if (e.layer != last) items.push_back({e.owner, 0});
+    last = e.layer;
+    items.back().flops += e.inverse_flops;
+    item_of[i] = items.size() - 1;
+  }
   const std::vector<int> offsets = stagger_offsets(items, inverse_interval_);
-  auto offset = offsets.begin();
-  for (RefreshEntry& e : entries_)
-    if (e.exists && e.inverted) e.offset = *offset++;
+  for (std::size_t i = 0; i < entries_.size(); ++i)
+    if (entries_[i].exists && entries_[i].inverted) entries_[i].offset = offsets[item_of[i]];
 }
 
 void RefreshSchedule::damping_changed() {
@@ -46,8 +63,10 @@ bool RefreshSchedule::any_due() const {
 bool RefreshSchedule::inverse_step(int statistic) const {
   if (staleness_ == Staleness::adaptive) return due(statistic);
   if (accepted_ == 0) return true;
-  if (stagger_) return accepted_ % inverse_interval_ == entry(statistic).offset;
-  return accepted_ - last_rebuild_ >= inverse_interval_;
+  const std::int64_t elapsed = accepted_ - last_rebuild_;
+  if (!stagger_) return elapsed >= inverse_interval_;
+  const int offset = entry(statistic).offset;
+  return elapsed == offset || (elapsed < offset && ends_cycle(elapsed + 1));
 }
 
 bool RefreshSchedule::rebuild_due(int statistic) const {
@@ -76,8 +95,9 @@ void RefreshSchedule::advance(const std::vector<RefreshDecision>& decisions) {
     }
     if (rebuilt) e.stale = false;
   }
-  if (accepted_ - last_rebuild_ >= inverse_interval_) last_rebuild_ = accepted_;
+  if (!stagger_ && accepted_ - last_rebuild_ >= inverse_interval_) last_rebuild_ = accepted_;
   ++accepted_;
+  if (stagger_ && ends_cycle(accepted_ - last_rebuild_)) begin_cycle();
 }
 
 void RefreshSchedule::forget_exponents() {
@@ -87,8 +107,7 @@ void RefreshSchedule::forget_exponents() {
 void RefreshSchedule::visit_state(StateVisitor& visitor, const std::vector<std::string>& names) {
   visitor.integer("accepted", StateKind::replicated, accepted_);
   visitor.integer("last_rebuild", StateKind::replicated, last_rebuild_);
-  int interval = stagger_ ? inverse_interval_ : 0;
-  visitor.number("offsets_of_interval", StateKind::replicated, interval);
+  visitor.number("offsets_of_interval", StateKind::replicated, cycle_);
   for (int i = 0; i < size(); ++i) {
     RefreshEntry& e = entries_[index_of(i)];
     if (!e.exists) continue;
@@ -101,8 +120,14 @@ void RefreshSchedule::visit_state(StateVisitor& visitor, const std::vector<std::
     visitor.number(name + "_exponent", StateKind::replicated, e.exponent);
     visitor.number(name + "_offset", StateKind::replicated, e.offset);
   }
-  // Offsets within another interval are invalid.
-  if (stagger_ && interval != inverse_interval_) choose_offsets();
+  // The state may be of a run without cycles, or of an earlier version, in which a cycle ended with
+  // the first step of the next one, and factors had offsets of their own.
+  if (!stagger_)
+    cycle_ = 0;
+  else if (cycle_ <= 0 || accepted_ - last_rebuild_ >= cycle_)
+    begin_cycle();
+  for (std::size_t i = 1; i < entries_.size(); ++i)
+    if (entries_[i].layer == entries_[i - 1].layer) entries_[i].offset = entries_[i - 1].offset;
 }
 
 }  // namespace dkfac::kfac

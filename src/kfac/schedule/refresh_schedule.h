@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -18,6 +19,7 @@ namespace dkfac::kfac {
 struct RefreshEntry {
   bool exists = false;
   bool inverted = false;  ///< An inverse is computed from it.
+  int layer = 0;          ///< Ascends.
   int owner = 0;
   double inverse_flops = 0;  ///< Of one rebuild.
 
@@ -26,8 +28,8 @@ struct RefreshEntry {
   double drift = -1;
   int exponent = comm::kNoExponent;
   bool stale = false;  ///< Refreshed, or the damping changed, since its inverse was rebuilt.
-  int offset = 0;  ///< Step of its rebuild within inverse_interval, with stagger_inverses. Part of
-                   ///< the state, since other owners would choose other offsets.
+  int offset = 0;      ///< Step of its rebuild within the cycle, with stagger_inverses; that of its
+                       ///< layer. Part of the state, since other owners would choose other offsets.
 };
 
 /// The refresh schedule of all statistics. Only accepted steps are counted, from 0.
@@ -36,7 +38,10 @@ class RefreshSchedule {
   /// Statistic 2 i is the A of layer i, 2 i + 1 its G or BatchNorm Fisher.
   explicit RefreshSchedule(std::vector<RefreshEntry> entries = {}) : entries_(std::move(entries)) {}
 
-  /// Sets intervals and staggering; the elapsed part of an interval still counts.
+  /// Sets intervals and staggering; the elapsed part of an interval still counts. Staggered
+  /// inverses are rebuilt in cycles of inverse_interval steps, each once per cycle: a longer
+  /// interval is that of the next cycle, and a shorter one ends the present cycle early, in a step
+  /// that rebuilds all that have not been.
   void configure(const CurvatureOptions& options);
   void damping_changed();
 
@@ -65,14 +70,22 @@ class RefreshSchedule {
 
  private:
   [[nodiscard]] bool inverse_step(int statistic) const;
+  /// Whether the cycle of staggered inverses has ended after so many of its steps.
+  [[nodiscard]] bool ends_cycle(std::int64_t steps) const {
+    return steps >= std::min(cycle_, inverse_interval_);
+  }
+  /// Begins a cycle with the coming step.
+  void begin_cycle();
   void choose_offsets();
 
   std::vector<RefreshEntry> entries_;
   Staleness staleness_ = Staleness::fixed;
   bool stagger_ = false;
   int statistics_interval_ = 1, inverse_interval_ = 1;
-  std::int64_t accepted_ = 0;      ///< Accepted steps so far.
-  std::int64_t last_rebuild_ = 0;  ///< Fixed intervals: last step with inverses due.
+  std::int64_t accepted_ = 0;  ///< Accepted steps so far.
+  /// Fixed intervals: last step with inverses due; with stagger_inverses, first step of the cycle.
+  std::int64_t last_rebuild_ = 0;
+  int cycle_ = 0;  ///< Steps of the cycle of staggered inverses; 0: not staggered.
 };
 
 }  // namespace dkfac::kfac

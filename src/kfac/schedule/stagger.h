@@ -5,6 +5,7 @@
 #include <vector>
 
 /// Distributes rebuilds of inverses over the steps of an interval, to even out the cost of a step.
+/// An item is a layer.
 namespace dkfac::kfac {
 
 struct StaggerItem {
@@ -12,8 +13,8 @@ struct StaggerItem {
   double flops = 0;  ///< Of one rebuild.
 };
 
-/// Returns the offset of each item in [0, interval): the item is rebuilt where the number of
-/// accepted steps modulo the interval equals its offset. A pure function, equal on every rank.
+/// Returns the offset of each item in [0, interval), the number of accepted steps from the start of
+/// an interval to its rebuild. A pure function, equal on every rank.
 ///
 /// An owner uses as many evenly spaced offsets as it has items, at most `interval`. Its items are
 /// assigned in order of decreasing flops (ties by index), each to the offset with the least work so

@@ -223,6 +223,24 @@ TEST(StepPipeline, LaunchesInOneOrderWhateverTheOrderOfFilling) {
   });
 }
 
+TEST(StepPipeline, RefusesAStepThatHasNotBegun) {
+  const auto comm = make_self();
+  Context ctx;
+  const WorkerGrid grid = make_worker_grid(comm, 0);
+  BucketedReduce reduce(ctx, grid, "test", {{0, 2, 0}},
+                        {.bucket_bytes = 16, .trailer = kFlagElements});
+  StepPipeline pipeline(ctx, grid, true);
+  const std::array<BucketedReduce*, 1> active{&reduce};
+  pipeline.begin(active);
+  fill_slots(ctx, reduce, comm->rank());
+  EXPECT_TRUE(pipeline.finish({}).ranks_agree);
+  EXPECT_THROW(pipeline.submit({}), InvalidArgument);
+  reduce.begin();
+  pipeline.begin(active);
+  fill_slots(ctx, reduce, comm->rank());
+  EXPECT_TRUE(pipeline.finish({}).ranks_agree);
+}
+
 TEST(StepPipeline, WaitsForABucketThatIsNotFull) {
   const auto comm = make_self();
   Context ctx;

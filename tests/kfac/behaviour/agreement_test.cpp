@@ -122,6 +122,37 @@ TEST(Agreement, IntervalsThatDifferAreAnErrorOnAllRanks) {
   });
 }
 
+TEST(Agreement, NumbersOfMicroBatchesThatDifferAreAnErrorOnAllRanks) {
+  expect_on_all_ranks<CommError>(2, "micro-batches", [](auto comm) {
+    kfac::Preconditioner preconditioner(comm, agreed_curvature());
+    const auto fc = preconditioner.add_layer("fc", LinearSpec{.in = 1, .out = 1, .bias = false});
+    preconditioner.prepare();
+    const int parts = comm->rank() == 1 ? 2 : 1;
+    preconditioner.set_curvature({.micro_batches = parts});
+    double x = 1, g = 1;
+    for (int part = 0; part < parts; ++part) {
+      preconditioner.record_input(fc, view_of(&x, {1, 1}));
+      preconditioner.record_grad_output(fc, view_of(&x, {1, 1}));
+    }
+    const std::vector<kfac::LayerGrad> grads{{fc, view_of(&g, {1}), {}}};
+    (void)preconditioner.step(grads);
+  });
+}
+
+TEST(Agreement, AMomentumOfZeroBesideThatOfTheOptionsIsAnErrorOnAllRanks) {
+  expect_on_all_ranks<CommError>(2, "momenta", [](auto comm) {
+    const auto optimizer = optim::make_sgd(comm, {});
+    double w = 1, g = 1;
+    const auto id = optimizer->add_layer("a", PlainSpec{.weight = 1},
+                                         {view_of(&w, {1}), {}, view_of(&g, {1}), {}});
+    optimizer->prepare();
+    optimizer->grads_ready(id, Stream::cpu(), {});
+    StepArgs args{.lr = 0.1};
+    if (comm->rank() == 1) args.momentum = 0.0;
+    (void)optimizer->step(args, Stream::cpu());
+  });
+}
+
 /// Passes everything on except barriers, which it only counts: a rank can break the contract
 /// without the inner communicator noticing, as ranks of a network with small messages can.
 class Lenient final : public comm::Communicator {

@@ -8,45 +8,12 @@
 #include "dkfac/kfac/preconditioner.h"
 #include "dkfac/optim/optimizer.h"
 
+#include "kfac/failing_layer.h"
 #include "support/near.h"
 #include "support/temp_folder.h"
 
-// Inputs whose two columns are equal make A = [[1,1],[1,1]]; next to a damping of 1e-60 its second
-// pivot is exactly zero.
 namespace dkfac::testing {
 namespace {
-
-kfac::CurvatureOptions hopeless() {
-  kfac::CurvatureOptions options;
-  options.dtype = DType::f64;
-  options.damping.lambda = 1e-60;
-  options.statistics.new_weight = 1;
-  options.inverse.max_failed_refreshes = 2;
-  return options;
-}
-
-/// A Preconditioner over one 2 -> 1 layer.
-struct OneLayer {
-  explicit OneLayer(std::shared_ptr<comm::Communicator> comm,
-                    const kfac::CurvatureOptions& options = hopeless())
-      : preconditioner(std::move(comm), options),
-        fc(preconditioner.add_layer("fc", LinearSpec{.in = 2, .out = 1, .bias = false})) {}
-
-  kfac::StepReport step(bool good) {
-    const std::vector<double> x =
-        good ? std::vector<double>{2, 1, 1, -1} : std::vector<double>{1, 1, 1, 1};
-    const std::vector<double> dy{0.5, 0.5};
-    preconditioner.record_input(fc, view_of(x.data(), {2, 2}));
-    preconditioner.record_grad_output(fc, view_of(dy.data(), {2, 1}));
-    gradient = {3, 4};
-    const std::vector<kfac::LayerGrad> grads{{fc, view_of(gradient.data(), {1, 2}), {}}};
-    return preconditioner.step(grads);
-  }
-
-  kfac::Preconditioner preconditioner;
-  LayerId fc;
-  std::vector<double> gradient;
-};
 
 TEST(FailedInverse, LeavesThePlainGradientAndSaysSoWhileThereIsNoGoodOne) {
   for (const int ranks : {1, 2, 3})
@@ -93,6 +60,31 @@ TEST(FailedInverse, OfSomeLayersIsNamedOnEveryRank) {
         EXPECT_EQ(of_bad, (std::vector<double>{3, 4}));
         EXPECT_FALSE(near(of_good, std::vector<double>{3, 4}, 0.1));
       }
+    });
+}
+
+TEST(FailedInverse, LeavesTheGradientAloneWhichTheClipThenDoesNotShorten) {
+  for (const double fraction : {0.0, 1.0})
+    comm::run_ranks(2, [fraction](auto comm) {
+      kfac::CurvatureOptions options = hopeless();
+      options.distribution.grad_worker_fraction = fraction;
+      options.kl_clip = 1e-6;
+      kfac::Preconditioner preconditioner(comm, options);
+      const LinearSpec spec{.in = 2, .out = 1, .bias = false};
+      const auto good = preconditioner.add_layer("good", spec);
+      const auto bad = preconditioner.add_layer("bad", spec);
+      const std::vector<double> x{2, 1, 1, -1}, equal{1, 1, 1, 1}, dy{0.5, 0.5};
+      preconditioner.record_input(good, view_of(x.data(), {2, 2}));
+      preconditioner.record_input(bad, view_of(equal.data(), {2, 2}));
+      preconditioner.record_grad_output(bad, view_of(dy.data(), {2, 1}));
+      preconditioner.record_grad_output(good, view_of(dy.data(), {2, 1}));
+      std::vector<double> of_good{3, 4}, of_bad{3, 4};
+      const std::vector<kfac::LayerGrad> grads{{good, view_of(of_good.data(), {1, 2}), {}},
+                                               {bad, view_of(of_bad.data(), {1, 2}), {}}};
+      const kfac::StepReport report = preconditioner.step(grads, Stream::cpu(), {.lr = 1});
+      EXPECT_EQ(report.without_inverse, (std::vector<std::string>{"bad"}));
+      EXPECT_LT(report.kl_factor, 1e-2);
+      EXPECT_EQ(of_bad, (std::vector<double>{3, 4}));
     });
 }
 

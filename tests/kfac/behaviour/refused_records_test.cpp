@@ -136,6 +136,50 @@ TEST(RefusedRecords, HaveNoSamplesOnAnyRank) {
     EXPECT_EQ(text, "skipped");
 }
 
+TEST(RefusedRecords, HaveNoSamplesOnAnyRankAndTheNextStepHas) {
+  comm::run_ranks(3, [](const std::shared_ptr<comm::Communicator>& comm) {
+    OneLayer layer(kLinear, options64(), comm);
+    const RecordScale scale{.loss_scale = 1, .global_batch = 12};
+    for (int i = 0; i < 2; ++i) {
+      layer.input({0, 3}, scale);
+      layer.output({0, 2}, scale);
+      EXPECT_TRUE(says(refusal([&] { (void)layer.step(layer.view({2, 3})); }), {"none of the 3"}));
+    }
+    layer.input({4, 3}, scale);
+    layer.output({4, 2}, scale);
+    EXPECT_TRUE(layer.step(layer.view({2, 3})));
+  });
+}
+
+TEST(RefusedRecords, OfEkfacOutOfTurnLeaveNothingBehind) {
+  CurvatureOptions options = options64(2);
+  options.inverse.method = kfac::InverseMethod::ekfac;
+  options.loss_reduction = LossReduction::sum;
+  const RecordScale scale{.loss_scale = 1, .global_batch = 8};
+  OneLayer layer(kLinear, options), undisturbed(kLinear, options);
+  const std::string in = "[record_input] layer 'fc7'", out = "[record_grad_output] layer 'fc7'";
+  // The first step has no eigenvectors on which gradients are projected.
+  for (const bool projects : {false, true}) {
+    for (OneLayer* l : {&layer, &undisturbed}) {
+      const bool disturbed = projects && l == &layer;
+      l->input({5, 3}, scale);
+      if (disturbed) {
+        EXPECT_TRUE(says(refusal([&] { l->input({5, 3}, scale); }), {in, "again before"}));
+        EXPECT_TRUE(says(refusal([&] { l->output({3, 2}, scale); }), {out, "3 samples", "5 in"}));
+      }
+      l->output({5, 2}, scale);
+      if (disturbed) {
+        EXPECT_TRUE(says(refusal([&] { l->output({3, 2}, scale); }), {out, "no input"}));
+      }
+      l->input({3, 3}, scale);
+      l->output({3, 2}, scale);
+      EXPECT_TRUE(l->step(l->view({2, 3})));
+    }
+    for (int i = 0; i < 6; ++i)
+      EXPECT_EQ(layer.view({6}).data<double>()[i], undisturbed.view({6}).data<double>()[i]) << i;
+  }
+}
+
 TEST(RefusedRecords, NameCallAndLayerAndShapes) {
   OneLayer linear(kLinear), conv(kNhwc), nchw(kNchw);
   const std::string in = "[record_input] layer 'fc7'", out = "[record_grad_output] layer 'fc7'";

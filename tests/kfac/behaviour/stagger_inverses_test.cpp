@@ -44,13 +44,13 @@ TEST(StaggerInverses, AreNoOthersThanBeforeInAnIntervalOfOneStep) {
 }
 
 TEST(StaggerInverses, DoNoMoreThanTheirShareInAnyStepButTheFirst) {
-  // Six factors; one of them is 49 wide and weighs more than the rest together.
+  // Two factors in each of three layers, one of which weighs more than the others together.
   EXPECT_EQ(rebuilt(comm::make_self(), spread_options(6, false), 13),
             (std::vector<int>{6, 0, 0, 0, 0, 0, 6, 0, 0, 0, 0, 0, 6}));
   const std::vector<int> even = rebuilt(comm::make_self(), spread_options(6, true), 13);
-  EXPECT_EQ(even, (std::vector<int>{6, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}));
+  EXPECT_EQ(even, (std::vector<int>{6, 0, 2, 0, 2, 0, 2, 0, 2, 0, 2, 0, 2}));
   const std::vector<int> two = rebuilt(comm::make_self(), spread_options(2, true), 7);
-  EXPECT_EQ(two, (std::vector<int>{6, 5, 1, 5, 1, 5, 1}));  // the wide one against all others
+  EXPECT_EQ(two, (std::vector<int>{6, 4, 2, 4, 2, 4, 2}));  // the wide one against the others
 }
 
 TEST(StaggerInverses, GiveEqualBitsOnAllRanksEachTime) {

@@ -1,6 +1,9 @@
 #include "dkfac/core/state.h"
 
+#include <algorithm>
+#include <atomic>
 #include <mutex>
+#include <thread>
 
 #include <gtest/gtest.h>
 
@@ -230,6 +233,50 @@ TEST_P(State, SaysWhatIsEqualOnAllRanksAndWhoOwnsTheRest) {
 
 INSTANTIATE_TEST_SUITE_P(Methods, State, ::testing::ValuesIn(stateful_methods()),
                          [](const auto& test) { return test.param.name; });
+
+/// The weights after a step of two ranks. dropped: before it, they announce the gradients of one
+/// layer and then load a state.
+std::vector<double> after_a_step(bool dropped) {
+  std::vector<double> weights;
+  std::atomic<bool> loads = false;
+  comm::run_ranks(2, [&](std::shared_ptr<comm::Communicator> comm) {
+    optim::SgdOptions options;
+    options.communication.bucket_bytes = 8;
+    const auto optimizer = optim::make_sgd(comm, options);
+    std::vector<double> a(4, 1), b(4, 1), da(4), db(4);
+    const auto add = [&](const char* name, std::vector<double>& w, std::vector<double>& g) {
+      return optimizer->add_layer(name, PlainSpec{.weight = 4},
+                                  {view_of(w.data(), {4}), {}, view_of(g.data(), {4}), {}});
+    };
+    const LayerId first = add("a", a, da), last = add("b", b, db);
+    optimizer->prepare();
+    if (dropped) {
+      Saver saver;
+      optimizer->visit_state(saver);
+      // Rank 1 announces when rank 0 may have gone on.
+      while (comm->rank() == 1 && !loads) std::this_thread::yield();
+      std::ranges::fill(db, 100);
+      optimizer->grads_ready(last, Stream::cpu(), {});
+      if (comm->rank() == 0) loads = true;
+      const std::vector<SavedState> own{saver.state};
+      Loader loader(own, 0);
+      optimizer->visit_state(loader);
+    }
+    std::ranges::fill(da, 1 + comm->rank());
+    std::ranges::fill(db, 3 + comm->rank());
+    optimizer->grads_ready(last, Stream::cpu(), {});
+    optimizer->grads_ready(first, Stream::cpu(), {});
+    EXPECT_TRUE(optimizer->step({.lr = 0.5}, Stream::cpu()).updated);
+    if (comm->rank() != 0) return;
+    weights = a;
+    weights.insert(weights.end(), b.begin(), b.end());
+  });
+  return weights;
+}
+
+TEST(StateInAStep, IsLoadedAfterTheReductionsThatAreUnderWay) {
+  EXPECT_EQ(after_a_step(true), after_a_step(false));
+}
 
 TEST(PreconditionerState, ContinuesWithTheSameInverses) {
   kfac::CurvatureOptions options = state_curvature();

@@ -1,6 +1,8 @@
 #include "kfac/schedule/refresh_schedule.h"
 
 #include <algorithm>
+#include <cstring>
+#include <functional>
 
 #include <gtest/gtest.h>
 
@@ -19,6 +21,7 @@ RefreshSchedule make_timetable(const CurvatureOptions& options) {
     RefreshEntry& e = entries[static_cast<std::size_t>(i)];
     e.exists = true;
     e.inverted = i < 4;
+    e.layer = i / 2;
     e.owner = i / 2 % 2;
     e.inverse_flops = i < 4 ? 10 + i : 0;
   }
@@ -112,23 +115,96 @@ TEST(RefreshSchedule, LetsEveryStatisticFollowItsOwnInterval) {
   EXPECT_EQ(report.age, 2);  // refreshed in step 6, now after step 8
 }
 
-TEST(RefreshSchedule, GivesEveryInverseItsOwnStepOfTheIntervalWhenStaggered) {
-  CurvatureOptions options = intervals(1, 3);
+/// `layers` layers of one owner, with two equal factors each.
+RefreshSchedule make_staggered(int layers, int interval) {
+  std::vector<RefreshEntry> entries;
+  for (int i = 0; i < 2 * layers; ++i) {
+    RefreshEntry e;
+    e.exists = e.inverted = true;
+    e.layer = i / 2;
+    e.inverse_flops = 1;
+    entries.push_back(e);
+  }
+  RefreshSchedule schedule(std::move(entries));
+  CurvatureOptions options = intervals(1, interval);
   options.refresh.stagger_inverses = true;
-  RefreshSchedule schedule = make_timetable(options);
-  const auto all = run(schedule, 0, 10);
-  for (const std::size_t i : {0U, 1U, 2U, 3U}) {
-    // All in the first step, then once per interval.
-    EXPECT_EQ(all[i].rebuilt.front(), 0);
-    const int offset = schedule.entry(static_cast<int>(i)).offset;
+  schedule.configure(options);
+  return schedule;
+}
+
+/// Sets the interval before each step; returns the steps in which each inverse is rebuilt.
+std::vector<Steps> run_changing(RefreshSchedule& schedule, int steps,
+                                const std::function<int(int step)>& interval) {
+  std::vector<Steps> rebuilt(static_cast<std::size_t>(schedule.size()));
+  const std::vector<RefreshDecision> decisions(rebuilt.size());
+  for (int step = 0; step < steps; ++step) {
+    CurvatureOptions options = intervals(1, interval(step));
+    options.refresh.stagger_inverses = true;
+    schedule.configure(options);
+    for (int i = 0; i < schedule.size(); ++i)
+      if (schedule.rebuild_due(i)) rebuilt[static_cast<std::size_t>(i)].push_back(step);
+    schedule.advance(decisions);
+  }
+  return rebuilt;
+}
+
+TEST(RefreshSchedule, GivesEveryLayerItsOwnStepOfTheIntervalWhenStaggered) {
+  RefreshSchedule schedule = make_staggered(3, 3);
+  const std::vector<Steps> rebuilt = run_changing(schedule, 10, [](int) { return 3; });
+  for (int i = 0; i < 6; ++i) {
+    // All in the first step, then once per interval, both factors of a layer together.
+    EXPECT_EQ(schedule.entry(i).offset, i / 2);
     Steps expected{0};
     for (int step = 1; step < 10; ++step)
-      if (step % 3 == offset) expected.push_back(step);
-    EXPECT_EQ(all[i].rebuilt, expected);
+      if (step % 3 == i / 2) expected.push_back(step);
+    EXPECT_EQ(rebuilt[static_cast<std::size_t>(i)], expected);
   }
-  // Owner 0 has 0 and 1, owner 1 has 2 and 3: never two of one owner in one step.
-  EXPECT_NE(schedule.entry(0).offset, schedule.entry(1).offset);
-  EXPECT_NE(schedule.entry(2).offset, schedule.entry(3).offset);
+}
+
+TEST(RefreshSchedule, LetsNoStaggeredInverseWaitForLongWhileTheIntervalChanges) {
+  const auto growing = [](int step) { return step < 300 ? 10 + 3 * step / 10 : 100; };
+  const auto falling = [](int step) { return std::max(10, 100 - step / 3); };
+  for (const std::function<int(int)>& interval :
+       {std::function<int(int)>(growing), std::function<int(int)>(falling)}) {
+    RefreshSchedule schedule = make_staggered(20, interval(0));
+    for (const Steps& rebuilt : run_changing(schedule, 700, interval)) {
+      for (std::size_t i = 1; i < rebuilt.size(); ++i)
+        EXPECT_LE(2 * (rebuilt[i] - rebuilt[i - 1]),
+                  3 * std::max(interval(rebuilt[i - 1]), interval(rebuilt[i])));
+      EXPECT_GE(rebuilt.back(), 600);
+    }
+  }
+}
+
+TEST(RefreshSchedule, RebuildsWhatWaitsWhereAStaggeredIntervalBecomesShorter) {
+  RefreshSchedule schedule = make_staggered(4, 40);
+  const std::vector<Steps> rebuilt =
+      run_changing(schedule, 26, [](int step) { return step < 15 ? 40 : 8; });
+  // Offsets 0, 10, 20 and 30 of 40 steps; then 0, 2, 4 and 6 of 8, after the step that ends it.
+  EXPECT_EQ(rebuilt[0], (Steps{0, 16, 24}));
+  EXPECT_EQ(rebuilt[2], (Steps{0, 10, 18}));
+  EXPECT_EQ(rebuilt[4], (Steps{0, 15, 20}));
+  EXPECT_EQ(rebuilt[7], (Steps{0, 15, 22}));
+}
+
+TEST(RefreshSchedule, GoesOnFromAStateOfAnEarlierVersion) {
+  // In which factors had offsets of their own, and a cycle ended with the first step of the next.
+  RefreshSchedule saved = make_staggered(2, 6), resumed = make_staggered(2, 6);
+  (void)run_changing(saved, 6, [](int) { return 6; });
+  const std::vector<std::string> names{"a.a", "a.g", "b.a", "b.g"};
+  Saver saver;
+  saved.visit_state(saver, names);
+  const auto set = [&saver](const std::string& name, std::int64_t value) {
+    std::memcpy(saver.state.at(name).bytes.data(), &value, sizeof(value));
+  };
+  set("last_rebuild", 0);
+  set("a.g_offset", 1);
+  set("b.g_offset", 4);
+  const std::vector<SavedState> ranks{saver.state};
+  Loader loader(ranks, 0);
+  resumed.visit_state(loader, names);
+  const std::vector<Steps> rebuilt = run_changing(resumed, 12, [](int) { return 6; });
+  EXPECT_EQ(rebuilt, (std::vector<Steps>{{0, 6}, {0, 6}, {3, 9}, {3, 9}}));
 }
 
 TEST(RefreshSchedule, ContinuesFromItsStateUnderEveryRule) {

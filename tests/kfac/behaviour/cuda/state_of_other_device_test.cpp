@@ -47,6 +47,39 @@ TEST(StateOfTheOtherDevice, IsGoneOnFrom) {
   }
 }
 
+/// Visited again, and saved and loaded by another, before the step that rebuilds it.
+TEST(StateOfTheOtherDevice, IsStillRebuiltAtOnceAfterAnotherVisit) {
+  CurvatureOptions options = base();
+  options.refresh.inverse_interval = 3;
+  const LinearSpec spec{.in = 60, .out = 2, .bias = false};
+  OneLayer host(Device::cpu(), comm::make_self(), options, spec),
+      once(Device::cuda(), comm::make_self(), options, spec),
+      twice(Device::cuda(), comm::make_self(), options, spec),
+      from_device(Device::cuda(), comm::make_self(), options, spec);
+  for (std::uint64_t step = 0; step < 2; ++step) (void)noisy_step<double>(host, spec, step);
+  Saver of_host, of_device;
+  host.visit_state(of_host);
+  const std::vector<SavedState> saved{of_host.state};
+  for (OneLayer* layer : {&once, &twice}) {
+    Loader loader(saved, 0);
+    layer->visit_state(loader);
+  }
+  twice.visit_state(of_device);
+  const std::vector<SavedState> saved_again{of_device.state};
+  Loader again(saved_again, 0);
+  from_device.visit_state(again);
+  for (OneLayer* layer : {&once, &twice, &from_device})
+    EXPECT_TRUE(noisy_step<double>(*layer, spec, 2).inverses_refreshed);
+  EXPECT_EQ(twice.gradient, once.gradient);
+  EXPECT_EQ(from_device.gradient, once.gradient);
+  for (OneLayer* layer : {&once, &twice, &from_device}) {
+    EXPECT_TRUE(noisy_step<double>(*layer, spec, 3).inverses_refreshed);
+    Saver later;
+    layer->visit_state(later);
+    EXPECT_FALSE(noisy_step<double>(*layer, spec, 4).inverses_refreshed);
+  }
+}
+
 /// Of rows that are few enough to beat an inverse, and too many to beat a triangle: the device
 /// would choose rows for itself, whose average has another shape than the host's.
 TEST(StateOfTheOtherDevice, HasTheSameShapesWhereRowsMightBeKept) {

@@ -1,0 +1,114 @@
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "dkfac/comm/in_process.h"
+#include "dkfac/optim/optimizer.h"
+
+#include "kfac/failing_layer.h"
+#include "support/saved_state.h"
+
+// How training goes on after a factor has failed too often.
+namespace dkfac::testing {
+namespace {
+
+/// Steps until a factor has failed more often than hopeless() tolerates.
+void fail_too_often(OneLayer& layer) {
+  for (int i = 0; i < 3; ++i) (void)layer.step(false);
+}
+
+TEST(AfterFailedInverse, EachStepThrowsAgainWithoutAChange) {
+  for (const int ranks : {1, 3})
+    comm::run_ranks(ranks, [](auto comm) {
+      OneLayer layer(comm);
+      fail_too_often(layer);
+      for (int i = 0; i < 3; ++i) {
+        EXPECT_TRUE(layer.preconditioner.wants_statistics());
+        EXPECT_THROW((void)layer.step(true), NumericError);
+        EXPECT_EQ(layer.gradient, (std::vector<double>{3, 4}));
+      }
+    });
+}
+
+TEST(AfterFailedInverse, AChangedDampingGoesOn) {
+  for (const int ranks : {1, 3})
+    comm::run_ranks(ranks, [](auto comm) {
+      OneLayer layer(comm);
+      fail_too_often(layer);
+      EXPECT_THROW((void)layer.step(false), NumericError);
+      layer.preconditioner.set_damping(1e-2);
+      for (int i = 0; i < 2; ++i) {
+        const kfac::StepReport report = layer.step(false);
+        EXPECT_TRUE(report.updated);
+        EXPECT_EQ(report.failed_factors, 0);
+        EXPECT_NE(layer.gradient, (std::vector<double>{3, 4}));
+      }
+    });
+}
+
+TEST(AfterFailedInverse, ADampingThatChangesInEveryStepHidesNothing) {
+  OneLayer layer(comm::make_self());
+  for (int i = 0; i < 3; ++i) {
+    layer.preconditioner.set_damping(1e-60 / (2 + i));
+    EXPECT_EQ(layer.step(false).failed_factors, 1);
+  }
+  layer.preconditioner.set_damping(1e-61);
+  EXPECT_THROW((void)layer.step(false), NumericError);
+  // What was forgotten may fail as often again.
+  for (int i = 0; i < 3; ++i) {
+    layer.preconditioner.set_damping(1e-62 / (1 + i));
+    EXPECT_EQ(layer.step(false).failed_factors, 1);
+  }
+  EXPECT_THROW((void)layer.step(false), NumericError);
+}
+
+TEST(AfterFailedInverse, AnEarlierStateGoesOnAsIfNothingHadFailed) {
+  for (const int ranks : {1, 3})
+    comm::run_ranks(ranks, [](auto comm) {
+      OneLayer layer(comm), other(comm);
+      (void)layer.step(true);
+      (void)other.step(true);
+      Saver saver;
+      layer.preconditioner.visit_state(saver);
+      fail_too_often(layer);
+      EXPECT_THROW((void)layer.step(false), NumericError);
+      const std::vector<SavedState> own{saver.state};
+      Loader loader(own, 0);
+      layer.preconditioner.visit_state(loader);
+      for (int i = 0; i < 2; ++i) {
+        EXPECT_TRUE(layer.step(true).updated);
+        (void)other.step(true);
+        EXPECT_EQ(layer.gradient, other.gradient);
+      }
+    });
+}
+
+TEST(AfterFailedInverse, TheOptimizerGoesOnToo) {
+  for (const int ranks : {1, 3})
+    comm::run_ranks(ranks, [](auto comm) {
+      optim::KfacOptions options{.curvature = hopeless()};
+      options.curvature.inverse.max_failed_refreshes = 0;
+      const auto optimizer = optim::make_kfac(comm, options);
+      std::vector<double> w{1, 1}, g{1, 1}, x{1, 1}, dy{1};
+      const auto fc =
+          optimizer->add_layer("fc", LinearSpec{.in = 2, .out = 1, .bias = false},
+                               {view_of(w.data(), {2}), {}, view_of(g.data(), {2}), {}});
+      optimizer->prepare();
+      const auto step = [&] {
+        optimizer->record_input(fc, view_of(x.data(), {1, 2}), Stream::cpu(), {});
+        optimizer->record_grad_output(fc, view_of(dy.data(), {1, 1}), Stream::cpu(), {});
+        optimizer->grads_ready(fc, Stream::cpu(), {});
+        return optimizer->step({.lr = 0.25, .flags = {}}, Stream::cpu());
+      };
+      EXPECT_FALSE(step().updated);
+      for (int i = 0; i < 2; ++i) EXPECT_THROW((void)step(), NumericError);
+      EXPECT_EQ(w, (std::vector<double>{1, 1}));
+      optimizer->set_curvature({.damping = 1e-2});
+      EXPECT_TRUE(step().updated);
+      EXPECT_NE(w, (std::vector<double>{1, 1}));
+    });
+}
+
+}  // namespace
+}  // namespace dkfac::testing
