@@ -218,7 +218,7 @@ class Kfac {
     for (const auto& group : optimizer_->param_groups())
       for (const at::Tensor& p : group.params())
         if (p.grad().defined() && !seen.contains(p.unsafeGetTensorImpl()) &&
-            !at::isfinite(p.grad()).all().item<bool>())
+            !at::isfinite(p.grad().is_sparse() ? p.grad()._values() : p.grad()).all().item<bool>())
           args.data_error = 1;
     report_.struct_size = sizeof report_;
     detail::check(dkfac_preconditioner_step(
@@ -230,8 +230,9 @@ class Kfac {
 
   /// Fills the records of passes that did not use a layer with samples whose gradient is zero.
   void complete(detail::Layer& layer) {
-    layer.valid = layer.records > 0;
-    if (!layer.valid && layer.touched && layer.training())
+    const bool used = layer.records > 0;
+    layer.valid = used || (layer.valid && layer.training());
+    if (!used && layer.touched && layer.training())
       throw Error("[dkfac] layer '" + layer.name +
                   "' has a gradient, but no use of its weight was seen; name it in Options::skip");
     while (layer.records < state_->micro_batches) {

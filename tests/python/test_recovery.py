@@ -144,6 +144,9 @@ def test_a_state_of_another_memory_format_is_refused(built):
             else:
                 with pytest.raises(dkfac.DataError, match="memory format"):
                     load()
+                if not built:  # Nor is it forgotten.
+                    with pytest.raises(dkfac.DataError, match="memory format"):
+                        step(model, optimizer)
 
 
 class Routed(nn.Module):
@@ -174,6 +177,30 @@ def test_layers_without_rows_in_a_pass_count_as_unused():
         optimizer.step()
         assert kfac.last_report.updated
         assert torch.equal(before, model.second.weight) == (count == 0)
+
+
+def test_a_batch_without_samples_is_refused():
+    model, (x, y) = net(), batches(1)[0]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    kfac = dkfac.attach(model, optimizer)
+    train(model, optimizer, [(x, y)])
+    with pytest.raises(dkfac.InvalidArgument, match="no samples"):
+        model(x[:0]).sum().backward()
+    train(model, optimizer, [(x, y)])
+    assert kfac.last_report.updated and kfac.steps == 2
+
+
+def test_a_sparse_gradient_without_curvature_counts_too():
+    model = nn.Sequential(nn.Embedding(5, 3, sparse=True), nn.Linear(3, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    kfac = dkfac.attach(model, optimizer)
+    for bad in (False, True):
+        optimizer.zero_grad(set_to_none=True)
+        model(torch.tensor([1, 2, 2, 4])).square().sum().backward()
+        if bad:
+            model[0].weight.grad._values()[0, 0] = math.nan
+        optimizer.step()
+        assert kfac.last_report.rejected == bad
 
 
 def test_a_layer_keeps_its_curvature_where_it_is_not_used_when_statistics_are_due():
@@ -244,7 +271,8 @@ def test_numbers_that_do_not_fit_are_refused(option):
 @pytest.mark.parametrize("samples", [-8, 8.0, None])
 def test_a_number_of_samples_that_is_none_is_refused(samples):
     model, (x, y) = net(), batches(1)[0]
-    dkfac.attach(model, torch.optim.SGD(model.parameters(), lr=0.1), batch_dim=lambda *_: samples)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    dkfac.attach(model, optimizer, batch_dim=lambda *_: samples)
     with pytest.raises(dkfac.InvalidArgument, match="batch_dim"):
         backward(model, x, y)
 

@@ -55,7 +55,7 @@ struct Layer {
   std::int32_t id = 0;
   std::int64_t records = 0;  ///< In this step.
   bool touched = false;      ///< Its weight got a gradient in this step.
-  bool valid = false;        ///< It was used when statistics were last due.
+  bool valid = false;        ///< It has been used, and not been put into eval mode since.
 
   [[nodiscard]] bool training() const {
     const auto owner = module.lock();

@@ -144,6 +144,10 @@ struct State {
                     "place of optimizer.step(); call reset() where a step is left out, set " +
                     "micro_batches to the backward passes of a step, and name a layer that is " +
                     "used several times in a pass in Options::skip");
+      if (g.numel() == 0) {  // No rows: as a pass that did not use the layer.
+        const auto [zero_x, zero_g] = layer.placeholder();
+        return record(layer, zero_x, zero_g);
+      }
       const auto pass = static_cast<std::size_t>(layer.records);
       const std::int64_t n = layer.form(x, samples).size(0);
       if (pass == passes.size()) passes.emplace_back(n, layer.name);

@@ -6,7 +6,7 @@ import os
 import torch
 
 from .. import _structs as c
-from .._library import Error, InvalidArgument, NumericError, integer
+from .._library import DataError, Error, InvalidArgument, NumericError, integer
 from .._preconditioner import Preconditioner, curvature_options
 from . import _capture, _checks, _state
 from ._distributed import default_comm
@@ -207,8 +207,7 @@ class ModelPreconditioner(Reports, _state.Stateful):
             self._build()
             if layer.reason is not None:
                 return
-        if grad.numel() > 0:  # A layer without rows counts as unused.
-            self._record(layer, use, grad.detach() if grad.requires_grad else grad)
+        self._record(layer, use, grad.detach() if grad.requires_grad else grad)
         use.x = use.moments = None
 
     def _noted(self, key, grad):
@@ -223,6 +222,10 @@ class ModelPreconditioner(Reports, _state.Stateful):
             raise Error(f"[dkfac] layer '{layer.name}' was recorded more than accumulation_steps = "
                         f"{self.accumulation_steps} times before the step; set accumulation_steps to the number of "
                         "backward passes of a step")
+        if grad.numel() == 0:  # No rows: as a pass that did not use the layer, but counted alike on all ranks.
+            if use.batch == 0 and self.comm.size == 1:
+                raise InvalidArgument("[dkfac] the batch has no samples; leave such a pass out")
+            return self._send(layer, *layer.placeholder())
         x, moments = use.x, use.moments
         if moments is not None:
             moments = layer.form_moments(moments, x, use.batch)
@@ -236,7 +239,7 @@ class ModelPreconditioner(Reports, _state.Stateful):
             return 1.0
         return float(scaler.get_scale() if hasattr(scaler, "get_scale") else scaler())
 
-    def _send(self, layer, x, grad, moments, batch=None):
+    def _send(self, layer, x, grad, moments=None, batch=None):
         """Records one pass. Gradients of a mean over n samples in each of m passes are multiplied by n m; `batch` is
         n, also where the rows of the layer are not those of the samples. A is a mean over rows."""
         pre, rows = self._preconditioner, grad.shape[0]
@@ -276,7 +279,11 @@ class ModelPreconditioner(Reports, _state.Stateful):
         self.layers = layers
         self._register()
         if self._pending is not None:
-            self._compare(self._pending)
+            try:
+                self._compare(self._pending)
+            except DataError:
+                self._preconditioner = None  # The next pass finds the same.
+                raise
         self._apply_settings(force=True)
         self._load_pending()
 
@@ -356,8 +363,7 @@ class ModelPreconditioner(Reports, _state.Stateful):
                             "name it in skip_layers")
             layer.valid = layer.valid and layer.module.training
         while layer.records < self.accumulation_steps:
-            zero = layer.placeholder()
-            self._send(layer, zero[0], zero[1], zero[2] if len(zero) > 2 else None)
+            self._send(layer, *layer.placeholder())
 
     def _end_step(self):
         _capture.deactivate(self)

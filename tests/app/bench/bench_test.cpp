@@ -261,7 +261,9 @@ TEST(Bench, RanksCommunicateAsTheirSettingsSay) {
     command.set = {"run.hierarchical=2", "run.comm_check=full", "run.comm_timeout_s=60"};
     const Output output = run_it(command);
     EXPECT_EQ(output.code, 0) << output.errors;
-    if (kind == BenchKind::comm) EXPECT_EQ(output.result.at("backend"), "hierarchical");
+    if (kind == BenchKind::comm) {
+      EXPECT_EQ(output.result.at("backend"), "hierarchical");
+    }
     command.set = {"run.hierarchical=3"};
     const Output refused = run_it(command);
     EXPECT_EQ(refused.code, 64);
