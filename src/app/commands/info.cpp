@@ -174,7 +174,8 @@ void print_info(const Terminal& terminal, const InfoCommand& command) {
       command.topic.ends_with(".toml") || command.topic.find('/') != std::string::npos;
   const auto models = nn::model_names();
   const bool is_model = std::count(models.begin(), models.end(), command.topic) > 0;
-  check_topic_options(command, is_model, is_file);
+  if (is_model || is_file || command.topic.empty() || command.topic == "config")
+    check_topic_options(command, is_model, is_file);
   if (command.topic.empty())
     print_build(out);
   else if (command.topic == "config")

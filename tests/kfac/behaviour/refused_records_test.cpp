@@ -154,6 +154,7 @@ TEST(RefusedRecords, HaveNoSamplesOnAnyRankAndTheNextStepHas) {
 TEST(RefusedRecords, OfEkfacOutOfTurnLeaveNothingBehind) {
   CurvatureOptions options = options64(2);
   options.inverse.method = kfac::InverseMethod::ekfac;
+  options.refresh.inverse_interval = 4;
   options.loss_reduction = LossReduction::sum;
   const RecordScale scale{.loss_scale = 1, .global_batch = 8};
   OneLayer layer(kLinear, options), undisturbed(kLinear, options);

@@ -165,11 +165,14 @@ TEST_F(Blocks, OfEkfacWantBothRecordsOfABatch) {
   double number = 2, scale = 0;
   const TensorView data = view_of(&number, {1, 1}), slot = view_of(&scale, {1});
   const FactorRecord g{.kind = StatisticKind::g, .data = data, .global_batch = 1};
-  EXPECT_THROW(factors.record_scales(ctx_, g, slot), InvalidArgument);
+  const auto is_due = [&](StatisticKind kind) { factors.check_turn({"test"}, kind, data); };
+  EXPECT_NO_THROW(is_due(StatisticKind::a));
+  EXPECT_THROW(is_due(StatisticKind::g), InvalidArgument);
   factors.keep_input(ctx_, data);
-  EXPECT_THROW(factors.keep_input(ctx_, data), InvalidArgument);
+  EXPECT_THROW(is_due(StatisticKind::a), InvalidArgument);
+  EXPECT_NO_THROW(is_due(StatisticKind::g));
   factors.forget_records();
-  EXPECT_THROW(factors.record_scales(ctx_, g, slot), InvalidArgument);
+  EXPECT_THROW(is_due(StatisticKind::g), InvalidArgument);
   EXPECT_TRUE(merge(factors, StatisticKind::a, {4}, 4) && merge(factors, StatisticKind::g, {4}, 4));
   EXPECT_EQ(rebuild(factors), 2U);
   for (const double sum : {16.0, 32.0}) {
