@@ -32,6 +32,8 @@ from compare_torch import environment, run_json
 TREE = pathlib.Path(__file__).resolve().parent.parent
 PLAIN_LAYOUT = "SGD contiguous"  # What kfac-pytorch is compared with where SGD is faster in channels_last.
 METHODS = ("SGD", "attach", "kfac-pytorch inverse", "kfac-pytorch eigen")
+# What kfac-pytorch leaves alone in the transformer, for the memory of `attach` with the same layers.
+NOT_LINEAR = ["Embedding", "LayerNorm", "MultiheadAttention", "out_proj"]
 INTERVALS = (2, 4)  # Of statistics and inverses, in steps of a cycle.
 KINDS = ("statistics+inverse", "plain", "statistics", "plain")  # Of the steps of a cycle.
 SCHEDULES = {"every step": (0, 0, 1), "10/100": (0.9, 0.09, 0.01)}  # Shares of plain, statistics, statistics+inverse.
@@ -133,10 +135,11 @@ def child(a):
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-6, momentum=0.9)
     curvature, binding = None, None
     before = lambda: None  # noqa: E731: what the loop calls between backward and step.
-    if a.method == "attach":
+    if a.method.startswith("attach"):
         import dkfac.torch as dkfac
         curvature = dkfac.attach(model, optimizer, damping=1e-3, statistics_interval=INTERVALS[0],
-                                 inverse_interval=INTERVALS[1])
+                                 inverse_interval=INTERVALS[1],
+                                 skip_layers=NOT_LINEAR if a.method == "attach Linear" else ())
         binding = Binding(curvature) if a.binding else None
     elif a.method != "SGD":
         sys.path.insert(0, a.kfac_pytorch)
@@ -157,7 +160,7 @@ def child(a):
             seconds.append(time.perf_counter() - start)
             if binding:
                 of_binding.append(binding.take())
-            if a.method == "attach":  # The step was of the kind that it is counted as.
+            if a.method.startswith("attach"):  # The step was of the kind that it is counted as.
                 report = curvature.last_report
                 assert (report.inverses_refreshed > 0, report.statistics_refreshed > 0) == (
                     "inverse" in kind, "statistics" in kind), (kind, report)
@@ -300,6 +303,9 @@ def measure(a, model):
             slow = method != "SGD" and a.turns > 1 and rows[method]["turns"] == 1
             result = found[method][0] if slow else once(a, model, method, tuned=False)
             rows[method].update({k: result[k] for k in ("peak_rss_mib", "memory_usage") if k in result})
+    if model == "transformer":
+        result = once(a, model, "attach Linear", tuned=False)
+        record["attach_linear"] = {k: result[k] for k in ("peak_rss_mib", "memory_usage")}
     if model == "resnet20":
         worker = Worker(a, model, "attach", channels_last, binding=True)
         worker.cycle()
@@ -339,6 +345,10 @@ def tables(records):
             cells.append(f"{row['peak_rss_mib']:.0f}{held}" if "peak_rss_mib" in row else "-")
         lines.append(f"| {NAMES[record['model']][0]} | " + " | ".join(cells) + " |")
     for record in records:
+        if "attach_linear" in record:
+            held = record["attach_linear"]
+            lines += ["", f"attach with kfac-pytorch's layers of the transformer: {held['peak_rss_mib']:.0f} "
+                          f"({held['memory_usage']['total'] / 2 ** 20:.1f})"]
         if "binding_ms" in record:
             sgd, extra = record["rows"]["SGD"]["ms"], record["rows"]["attach"]["extra_ms"]
             lines += ["", "Binding, ResNet-20: " + ", ".join(
