@@ -32,8 +32,7 @@ from compare_torch import environment, run_json
 TREE = pathlib.Path(__file__).resolve().parent.parent
 PLAIN_LAYOUT = "SGD contiguous"  # What kfac-pytorch is compared with where SGD is faster in channels_last.
 METHODS = ("SGD", "attach", "kfac-pytorch inverse", "kfac-pytorch eigen")
-# What kfac-pytorch leaves alone in the transformer, for the memory of `attach` with the same layers.
-NOT_LINEAR = ["Embedding", "LayerNorm", "MultiheadAttention", "out_proj"]
+NOT_LINEAR = ["Embedding", "LayerNorm", "MultiheadAttention", "out_proj"]  # kfac-pytorch leaves these alone.
 INTERVALS = (2, 4)  # Of statistics and inverses, in steps of a cycle.
 KINDS = ("statistics+inverse", "plain", "statistics", "plain")  # Of the steps of a cycle.
 SCHEDULES = {"every step": (0, 0, 1), "10/100": (0.9, 0.09, 0.01)}  # Shares of plain, statistics, statistics+inverse.
@@ -303,7 +302,7 @@ def measure(a, model):
             slow = method != "SGD" and a.turns > 1 and rows[method]["turns"] == 1
             result = found[method][0] if slow else once(a, model, method, tuned=False)
             rows[method].update({k: result[k] for k in ("peak_rss_mib", "memory_usage") if k in result})
-    if model == "transformer":
+    if model == "transformer":  # With the same layers.
         result = once(a, model, "attach Linear", tuned=False)
         record["attach_linear"] = {k: result[k] for k in ("peak_rss_mib", "memory_usage")}
     if model == "resnet20":
@@ -345,10 +344,6 @@ def tables(records):
             cells.append(f"{row['peak_rss_mib']:.0f}{held}" if "peak_rss_mib" in row else "-")
         lines.append(f"| {NAMES[record['model']][0]} | " + " | ".join(cells) + " |")
     for record in records:
-        if "attach_linear" in record:
-            held = record["attach_linear"]
-            lines += ["", f"attach with kfac-pytorch's layers of the transformer: {held['peak_rss_mib']:.0f} "
-                          f"({held['memory_usage']['total'] / 2 ** 20:.1f})"]
         if "binding_ms" in record:
             sgd, extra = record["rows"]["SGD"]["ms"], record["rows"]["attach"]["extra_ms"]
             lines += ["", "Binding, ResNet-20: " + ", ".join(
@@ -391,15 +386,12 @@ def main():
     for name, given in (("kfac-pytorch", a.kfac_pytorch), ("the C++ row", a.dkfac)):
         if not given:
             print(f"{name}: SKIPPED, not given")
-    record, started = versions(a), time.perf_counter()
-    record["models"] = []
+    record, started = {**versions(a), "models": []}, time.perf_counter()
     for model in a.models:
         record["models"].append(measure(a, model))
         print(f"{model}: measured after {time.perf_counter() - started:.0f} s", file=sys.stderr, flush=True)
         if a.json:  # Also where a later model fails.
-            with open(a.json, "w") as out:
-                json.dump(record, out, indent=1)
-                out.write("\n")
+            pathlib.Path(a.json).write_text(json.dumps(record, indent=1) + "\n")
     print(tables(record["models"]))
 
 

@@ -105,8 +105,8 @@ class Stateful:
             self._compare(state)
 
     def load_state_dict(self, state):
-        """Before the first pass, or between two steps; collective after the first pass. A state that was saved before the first pass has no curvature:
-        training begins anew with it."""
+        """Before the first pass, or between two steps; collective after the first pass. A state that was saved before
+        the first pass has no curvature: training begins anew with it."""
         self.check_state(state)
         self.steps, self.settings = state["steps"], dict(state["settings"])
         self._pending = state

@@ -1,4 +1,6 @@
+#include <memory>
 #include <string>
+#include <utility>
 
 #include <gtest/gtest.h>
 
@@ -107,35 +109,31 @@ TEST(Agreement, DampingsThatDifferAreAnErrorOnAllRanks) {
   });
 }
 
-TEST(Agreement, IntervalsThatDifferAreAnErrorOnAllRanks) {
-  expect_on_all_ranks<CommError>(2, "dampings", [](auto comm) {
-    kfac::Preconditioner preconditioner(comm, agreed_curvature());
-    const auto fc = preconditioner.add_layer("fc", LinearSpec{.in = 1, .out = 1, .bias = false});
-    preconditioner.prepare();
-    preconditioner.set_curvature(
-        {.damping = 1e-2, .statistics_interval = 1, .inverse_interval = comm->rank() == 1 ? 3 : 2});
-    double x = 1, g = 1;
+/// A step of a preconditioner of one layer after a change of settings.
+void step_with(std::shared_ptr<comm::Communicator> comm, const kfac::CurvatureSettings& settings) {
+  kfac::Preconditioner preconditioner(std::move(comm), agreed_curvature());
+  const auto fc = preconditioner.add_layer("fc", LinearSpec{.in = 1, .out = 1, .bias = false});
+  preconditioner.prepare();
+  preconditioner.set_curvature(settings);
+  double x = 1, g = 1;
+  for (int part = 0; part < settings.micro_batches.value_or(1); ++part) {
     preconditioner.record_input(fc, view_of(&x, {1, 1}));
     preconditioner.record_grad_output(fc, view_of(&x, {1, 1}));
-    const std::vector<kfac::LayerGrad> grads{{fc, view_of(&g, {1}), {}}};
-    (void)preconditioner.step(grads);
+  }
+  const std::vector<kfac::LayerGrad> grads{{fc, view_of(&g, {1}), {}}};
+  (void)preconditioner.step(grads);
+}
+
+TEST(Agreement, IntervalsThatDifferAreAnErrorOnAllRanks) {
+  expect_on_all_ranks<CommError>(2, "dampings", [](auto comm) {
+    const int interval = comm->rank() == 1 ? 3 : 2;
+    step_with(comm, {.damping = 1e-2, .statistics_interval = 1, .inverse_interval = interval});
   });
 }
 
 TEST(Agreement, NumbersOfMicroBatchesThatDifferAreAnErrorOnAllRanks) {
   expect_on_all_ranks<CommError>(2, "micro-batches", [](auto comm) {
-    kfac::Preconditioner preconditioner(comm, agreed_curvature());
-    const auto fc = preconditioner.add_layer("fc", LinearSpec{.in = 1, .out = 1, .bias = false});
-    preconditioner.prepare();
-    const int parts = comm->rank() == 1 ? 2 : 1;
-    preconditioner.set_curvature({.micro_batches = parts});
-    double x = 1, g = 1;
-    for (int part = 0; part < parts; ++part) {
-      preconditioner.record_input(fc, view_of(&x, {1, 1}));
-      preconditioner.record_grad_output(fc, view_of(&x, {1, 1}));
-    }
-    const std::vector<kfac::LayerGrad> grads{{fc, view_of(&g, {1}), {}}};
-    (void)preconditioner.step(grads);
+    step_with(comm, {.micro_batches = comm->rank() == 1 ? 2 : 1});
   });
 }
 
