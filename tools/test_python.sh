@@ -3,6 +3,7 @@
 # PyTorch is Debian's, or that of DKFAC_PYTHON, another interpreter. Where pip reaches no package index, the wheel is
 # SKIPPED, and the tests run with the package in the tree and a shared library built beside it.
 # Usage: tools/test_python.sh [pytest arguments...]
+#        tools/test_python.sh --build    # builds only, for a test to come
 set -euo pipefail
 . "$(dirname "$0")/common.sh"
 tools/setup.sh --quiet
@@ -19,15 +20,21 @@ export CMAKE_BUILD_PARALLEL_LEVEL=$cores
 pip=("$work/venv/bin/pip" --quiet --disable-pip-version-check)
 if "${pip[@]}" download --no-deps --dest "$work/backend" scikit-build-core >/dev/null 2>&1; then
   "${pip[@]}" wheel --no-deps --wheel-dir "$work" .
-  "${pip[@]}" install --no-deps "$work"/dkfac-*.whl
 else
   echo "test_python: the wheel is SKIPPED: pip cannot download scikit-build-core"
   cmake -S . -B build/python -G Ninja -DCMAKE_BUILD_TYPE=Release -DDKFAC_BUILD_SHARED=ON -DDKFAC_UNITY=ON \
     -DDKFAC_BUILD_{NN,APP,TESTS,EXAMPLES}=OFF -DDKFAC_{MPI,CUDA}=OFF --log-level=WARNING
   cmake --build build/python --parallel "$cores"
-  cp -r python/dkfac "$work/"
+fi
+if [ "${1:-}" = --build ]; then
+  exit
 fi
 
+if [ -e "$work"/dkfac-*.whl ]; then
+  "${pip[@]}" install --no-deps "$work"/dkfac-*.whl
+else
+  cp -r python/dkfac "$work/"
+fi
 cp -r tests/python examples "$work/"
 cd "$work" # So that the installed package is imported.
 unset DKFAC_LIBRARY PYTHONPATH
