@@ -1,6 +1,7 @@
 #include "dkfac/kfac/preconditioner.h"
 
 #include <cmath>
+#include <exception>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -84,7 +85,10 @@ StepReport Preconditioner::Impl::step(std::span<const LayerGrad> grads, Stream s
     pipeline->submit(message);
     curvature.request();
     const comm::AgreedFlags agreed = pipeline->wait();  // The only host synchronization.
-    curvature.throw_if_failed(agreed, [this] { begin_step(); });
+    if (const std::exception_ptr failed = curvature.failure(agreed)) {
+      begin_step();
+      std::rethrow_exception(failed);
+    }
     report.agreement = agreed.flags;
     curvature.collect(agreed, report);
   }

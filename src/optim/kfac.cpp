@@ -1,4 +1,5 @@
 #include <cmath>
+#include <exception>
 #include <optional>
 #include <utility>
 
@@ -140,7 +141,10 @@ kfac::StepReport Kfac::step(const StepArgs& args, Stream stream) {
     gradients_->request();
     curvature_.request();
     const comm::AgreedFlags agreed = pipeline_->wait();  // The only host synchronization.
-    curvature_.throw_if_failed(agreed, [this] { begin_step(); });
+    if (const std::exception_ptr failed = curvature_.failure(agreed)) {
+      begin_step();
+      std::rethrow_exception(failed);
+    }
     report.agreement = agreed.flags;
     curvature_.collect(agreed, report);
     gradients_->collect(report);

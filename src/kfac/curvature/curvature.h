@@ -1,7 +1,7 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <span>
@@ -122,11 +122,11 @@ class Curvature {
   /// this step, and of the inverses of the last one. Called once the sums are ready for work on the
   /// context's stream, before the host synchronizes. Changes no state.
   void request();
-  /// Throws NumericError where the agreement reports a factor that has failed too often, and
-  /// InvalidArgument where the step would be accepted although no rank has samples. The message is
-  /// the same on every rank. Collective. Before either of them it drops the records of the step and
-  /// calls begin_step, with which the caller begins the next one.
-  void throw_if_failed(const comm::AgreedFlags& agreed, const std::function<void()>& begin_step);
+  /// The error with which this step ends on every rank, with the same message, or null:
+  /// NumericError where the agreement reports a factor that has failed too often, InvalidArgument
+  /// where the step would be accepted although no rank has samples. Collective. The records of such
+  /// a step are dropped; the caller begins the next one before it throws.
+  [[nodiscard]] std::exception_ptr failure(const comm::AgreedFlags& agreed);
   /// Evaluates what request() copied, whether or not the step was rejected: records the outcomes of
   /// the last step's inversions, and runs the fallback stages for those that failed.
   void collect(const comm::AgreedFlags& agreed, StepReport& report);
@@ -259,7 +259,7 @@ class Curvature {
   void collect_decisions();
 
   // failures.cpp
-  void throw_failure(const comm::AgreedFlags& agreed);
+  [[nodiscard]] std::string describe_failure(int other_ranks);
   void note_failed();
   void forgive_failures();
   [[nodiscard]] bool lacks_inverse(const CurvatureBlock& block) const;

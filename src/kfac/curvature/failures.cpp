@@ -23,28 +23,24 @@ void Curvature::raise_flags(comm::FlagMessage& message) const {
     message.hash = comm::mix_hash(message.hash, setting);
 }
 
-void Curvature::throw_if_failed(const comm::AgreedFlags& agreed,
-                                const std::function<void()>& begin_step) {
-  try {
-    throw_failure(agreed);
-  } catch (const CommError&) {
-    throw;
-  } catch (const Error&) {
-    // Every rank throws, so the next step can begin on all of them.
-    drop_records();
-    begin_step();
-    throw;
+std::exception_ptr Curvature::failure(const comm::AgreedFlags& agreed) {
+  std::exception_ptr failed;
+  if (agreed.no_samples && agreed.flags.may_update()) {
+    failed = std::make_exception_ptr(InvalidArgument(detail::concat(
+        "[step] none of the ", comm_->size(),
+        " ranks has recorded a sample in this step, so that its statistics would be 0; pass a "
+        "batch that has some on at least one of them")));
+  } else if (agreed.flags.numeric_failure > 0) {
+    failure_thrown_ = true;
+    failed =
+        std::make_exception_ptr(NumericError(describe_failure(agreed.flags.numeric_failure - 1)));
   }
+  if (failed) drop_records();
+  return failed;
 }
 
-void Curvature::throw_failure(const comm::AgreedFlags& agreed) {
-  DKFAC_CHECK(
-      !agreed.no_samples || !agreed.flags.may_update(), "[step] none of the ", comm_->size(),
-      " ranks has recorded a sample in this step, so that its statistics would be 0; pass a "
-      "batch that has some on at least one of them");
-  if (agreed.flags.numeric_failure == 0) return;
-  failure_thrown_ = true;
-  // This is collective, so owners can send messages; the summed flags cannot name a factor.
+/// Collective, so owners can send messages; the summed flags cannot name a factor.
+std::string Curvature::describe_failure(int other_ranks) {
   std::string mine;
   if (failed_statistic_ != kNoStatistic) {
     const Statistic& s = statistic(failed_statistic_);
@@ -57,11 +53,11 @@ void Curvature::throw_failure(const comm::AgreedFlags& agreed) {
   }
   for (const std::string& said : comm::all_gather_strings(*comm_, mine)) {
     if (said.empty()) continue;
-    const int others = agreed.flags.numeric_failure - 1;
-    throw NumericError(detail::concat(
-        "[inverse] ", said, others > 0 ? detail::concat(" (as on ", others, " more ranks)") : ""));
+    return detail::concat(
+        "[inverse] ", said,
+        other_ranks > 0 ? detail::concat(" (as on ", other_ranks, " more ranks)") : "");
   }
-  throw NumericError("[inverse] a rank has reported a factor that failed, and does not name it");
+  return "[inverse] a rank has reported a factor that failed, and does not name it";
 }
 
 /// Looks for factors that have failed too often, and saves one that could not be inverted when it
