@@ -106,10 +106,16 @@ def _split(user, color, key, part, rank, size):
     return guarded(run)
 
 
+def _release(user):
+    backend = _backends.pop(user, None)
+    if backend is not None:
+        backend.close()
+
+
 _thunks = {
     "all_reduce": c.AllReduce(_call("all_reduce")), "all_gather": c.AllGather(_call("all_gather")),
     "broadcast": c.Broadcast(_call("broadcast")), "barrier": c.Barrier(_call("barrier")),
-    "split": c.Split(_split), "release": c.Release(lambda user: _backends.pop(user, None) and None)}
+    "split": c.Split(_split), "release": c.Release(_release)}
 _next_id = 0
 
 
@@ -126,11 +132,12 @@ def _struct(backend):
 
 def from_backend(backend, timeout=120.0):
     """A communicator of an object with rank, size, can_split and the methods all_reduce(address, count, dtype,
-    maximum), all_gather(source, target, bytes), broadcast(address, bytes, root), barrier() and split(color, key)."""
+    maximum), all_gather(source, target, bytes), broadcast(address, bytes, root), barrier(), split(color, key) and
+    close(), which is called once the library no longer uses it."""
     callbacks = _struct(backend)
     try:
         return _make(library().dkfac_comm_from_callbacks, backend.rank, backend.size, ctypes.byref(callbacks),
                      _options(timeout))
     except BaseException:
-        _backends.pop(callbacks.user, None)
+        _release(callbacks.user)
         raise

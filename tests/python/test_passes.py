@@ -240,10 +240,13 @@ def test_backends_that_the_library_refuses_are_forgotten():
 
     class Backend:
         rank, size, can_split = 3, 2, False
-    before = len(_comm._backends)
+
+        def close(self):
+            closed.append(self)
+    closed, before = [], len(_comm._backends)
     with pytest.raises(dkfac.InvalidArgument):
         _comm.from_backend(Backend())
-    assert len(_comm._backends) == before
+    assert len(_comm._backends) == before and len(closed) == 1
 
 
 class Uncaught(nn.Module):

@@ -67,6 +67,56 @@ def test_the_cases_differ(results):
     assert float((one["eigenvectors"][0] - one["one worker"][0]).abs().max()) > 1e-6
 
 
+def run_ranks(program, folder, mode, size):
+    """What each rank prints."""
+    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(p for p in sys.path if p), OMP_NUM_THREADS="1")
+    ranks = [subprocess.Popen([sys.executable, "-c", program, str(rank), str(folder / "store"), mode], env=environment,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for rank in range(size)]
+    try:
+        found = [rank.communicate(timeout=120) for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    assert all(rank.returncode == 0 for rank in ranks), "\n".join(error for _, error in found)
+    return [out.strip() for out, _ in found]
+
+
+AGAIN = """
+import gc, os, sys, torch
+import torch.distributed as dist
+import dkfac.torch as dkfac
+rank = int(sys.argv[1])
+
+def connections():
+    return sum(os.readlink(f"/proc/self/fd/{fd}").startswith("socket") for fd in os.listdir("/proc/self/fd")
+               if os.path.islink(f"/proc/self/fd/{fd}"))
+
+def train():
+    model = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    kfac = dkfac.attach(model, optimizer)
+    torch.nn.functional.cross_entropy(model(torch.randn(4, 3)), torch.zeros(4, dtype=torch.int64)).backward()
+    optimizer.step()
+
+for start in range(2):
+    dist.init_process_group("gloo", init_method=f"file://{sys.argv[2]}{start}", rank=rank, world_size=2)
+    counts = []
+    for again in range(6):
+        train()
+        gc.collect()
+        dist.barrier()
+        counts.append(connections())
+    print(counts[-1] - counts[1])
+    dist.destroy_process_group()
+"""
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts connections in /proc")
+def test_connections_of_earlier_trainings_are_closed(tmp_path):
+    outputs = run_ranks(AGAIN, tmp_path, "", 2)
+    assert outputs == ["0\n0", "0\n0"]
+
+
 GROUP = """
 import sys
 import torch.distributed as dist
@@ -88,27 +138,14 @@ dist.destroy_process_group()
 """
 
 
-def run_group(folder, mode):
-    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(p for p in sys.path if p), OMP_NUM_THREADS="1")
-    ranks = [subprocess.Popen([sys.executable, "-c", GROUP, str(rank), str(folder / "store"), mode], env=environment,
-                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for rank in range(3)]
-    try:
-        found = [rank.communicate(timeout=120) for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    assert all(rank.returncode == 0 for rank in ranks), "\n".join(error for _, error in found)
-    return [out.strip() for out, _ in found]
-
-
 def test_a_group_of_some_ranks(tmp_path):
-    assert run_group(tmp_path, "all") == ["0 of 2", "none", "1 of 2"]
+    assert run_ranks(GROUP, tmp_path, "all", 3) == ["0 of 2", "none", "1 of 2"]
 
 
 def test_a_rank_that_does_not_call_is_named(tmp_path):
     """torch 1.13 waits for all ranks; newer versions make the group without those outside of it."""
     said = "[Comm.torch] not all 3 ranks of torch.distributed have called Comm.torch() within 3 s"
-    first, outside, last = run_group(tmp_path, "absent")
+    first, outside, last = run_ranks(GROUP, tmp_path, "absent", 3)
     if torch.__version__.startswith("1."):
         assert first.startswith(said) and last.startswith(said)
     else:

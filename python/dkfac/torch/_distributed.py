@@ -13,6 +13,7 @@ from .._comm import Comm, from_backend
 from .._library import CommError, InvalidArgument
 
 _groups = []  # Groups made here, which are destroyed before the interpreter ends.
+_unused = []  # Those of them whose communicators are gone.
 _DTYPES = {c.F64: torch.float64, c.F32: torch.float32}
 
 
@@ -25,22 +26,28 @@ def _view(address, count, dtype):
 
 
 def _new_group(ranks, timeout):
-    """Collective over all ranks of torch.distributed. The group lives until the process ends, or until
-    destroy_process_group()."""
+    """Collective over all ranks of torch.distributed. The group lives until destroy_process_group(), the end of the
+    process, or the first call of this after its communicator has gone: not before, as the garbage collector may run
+    within calls of torch.distributed."""
     if not _groups:
-        atexit.register(_destroy_groups)
+        atexit.register(_destroy, _groups)
+    _destroy(_unused)
     group = dist.new_group(ranks, timeout=timeout, backend="gloo")
     _groups.append(group)
     return group
 
 
-def _destroy_groups():
+def _destroy(groups):
     """Ends the threads of gloo. One that drops its tensors while the interpreter shuts down ends the process by
     "terminate called without an active exception"."""
-    while _groups:
-        group = _groups.pop()
-        if dist.is_initialized() and dist.get_rank(group) >= 0:
+    while groups:
+        group = groups.pop()
+        if group in _groups:
+            _groups.remove(group)
+        try:
             dist.destroy_process_group(group)
+        except (RuntimeError, ValueError):  # It has gone with all groups of torch.distributed.
+            pass
 
 
 class GlooBackend:
@@ -52,6 +59,9 @@ class GlooBackend:
         self.rank, self.size = ranks.index(dist.get_rank()), len(ranks)
         # new_group() is a collective over all ranks of the job, so a part of them cannot be divided further.
         self.can_split = self.size == dist.get_world_size()
+
+    def close(self):
+        _unused.append(self.group)
 
     def all_reduce(self, address, count, dtype, maximum):
         if count > 0:
