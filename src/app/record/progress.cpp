@@ -123,7 +123,8 @@ std::string run_text(const RunResult& result) {
   if (accuracy) text += fmt::format(" {:.2f}%", 100 * *accuracy);
   if (top5) text += fmt::format("{} top-5 {:.2f}%", accuracy ? " and" : "", 100 * *top5);
   text += ": ";
-  if (!any_evaluated(result)) return text + "unknown until 'dkfac eval --watch' has ended";
+  if (!result.epochs.empty() && !any_evaluated(result))
+    return text + "unknown until 'dkfac eval --watch' has ended";
   if (!result.epochs_to_target) return text + "not reached";
   return text + fmt::format("epoch {:.0f}, after {:.1f} s of training", *result.epochs_to_target,
                             *result.seconds_to_target);
