@@ -1,5 +1,6 @@
 #include "app/commands/arguments.h"
 
+#include <initializer_list>
 #include <limits>
 #include <map>
 #include <string>
@@ -155,6 +156,21 @@ void add_recipe_bench(CLI::App& bench, BenchCommand& command) {
   add_device(bench, command.set);
 }
 
+/// Refuses options that this benchmark ignores.
+void check_bench_options(const CLI::App& bench, BenchKind kind) {
+  const auto only = [&](bool used, std::initializer_list<const char*> options) {
+    for (const char* option : options)
+      if (!used && bench.count(option) > 0)
+        throw CLI::ValidationError(option, "has no effect on this benchmark; leave it out");
+  };
+  only(kind == BenchKind::resnet50, {"config", "--data", "--image-size", "--global-batch",
+                                     "--micro-batches", "--epochs-fraction"});
+  only(kind != BenchKind::resnet50 && kind != BenchKind::comm,
+       {"--model", "--batch", "--input", "--classes", "--precision"});
+  only(kind == BenchKind::step, {"--optimizer", "--cycle"});
+  only(kind == BenchKind::comm, {"--max-bytes"});
+}
+
 void add_bench(CLI::App& app, BenchCommand& command) {
   CLI::App* bench = app.add_subcommand("bench", "Measure steps, factors, inverses, collectives");
   bench->add_option("what", command.kind, "step, factors, inverse, comm, resnet50")
@@ -191,6 +207,7 @@ void add_bench(CLI::App& app, BenchCommand& command) {
       ->check(whole(1024, std::int64_t{1} << 40))
       ->capture_default_str();
   add_recipe_bench(*bench, command);
+  bench->parse_complete_callback([&command, bench] { check_bench_options(*bench, command.kind); });
   bench->add_option("--json,--out", command.json, "also write JSON here; '-': print it instead");
   add_common(*bench, command);
 }
