@@ -17,11 +17,12 @@ constexpr int kMostThreads = 1024;
 constexpr int kMostPlanned = 65536;  ///< Ranks of 'info', which starts none.
 
 template <class Command>
-void add_common(CLI::App& app, Command& command, int most_ranks = kMostThreads) {
+void add_common(CLI::App& app, Command& command, int most_ranks = kMostThreads,
+                const char* ranks_help = "ranks in this process (not under mpirun)") {
   app.add_option("--set", command.set, "section.key=value, overrides the file; may be repeated")
       ->type_name("KEY=VALUE")
       ->allow_extra_args(false);
-  app.add_option("--ranks", command.ranks, "ranks in this process (not under mpirun)")
+  app.add_option("--ranks", command.ranks, ranks_help)
       ->check(whole(1, most_ranks))
       ->capture_default_str();
 }
@@ -136,7 +137,8 @@ void add_info(CLI::App& app, InfoCommand& command) {
                    "for a TOML file: TFLOP/s that all ranks together sustain, to predict times")
       ->check(above(0, 1e12));
   add_network(*info, command);
-  add_common(*info, command, kMostPlanned);
+  add_common(*info, command, kMostPlanned,
+             "for a TOML file: ranks to plan for, of which none is started");
 }
 
 void add_recipe_bench(CLI::App& bench, BenchCommand& command) {
