@@ -112,7 +112,7 @@ std::string run_text(const RunResult& result) {
     text +=
         fmt::format("\nlabel among the first five: {:.2f}%", 100 * *result.epochs.back().test_top5);
   if (!result.epochs.empty() && result.epochs.back().plain_accuracy)
-    text += fmt::format("\nwithout averaged weights and flipped images: {:.2f}%",
+    text += fmt::format("\nof the weights themselves and one view of each image: {:.2f}%",
                         100 * *result.epochs.back().plain_accuracy);
   text += loading_text(result) + shared_work_text(result);
   if (const auto dollars = result.dollars(result.total_seconds))
