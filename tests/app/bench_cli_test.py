@@ -79,6 +79,14 @@ class Bench(Folder):
                           "no effect on comm")
         self.expect_error(self.dkfac("bench", "comm", "--device", "cuda"), 64, "on the CPU")
 
+    def test_options_of_another_benchmark(self):
+        for kind, *options in (("comm", "--batch", 4), ("comm", "--cycle", "2,8"), ("step", "--max-bytes", 2048),
+                               ("step", "recipe.toml"), ("inverse", "--data", "."), ("factors", "--optimizer", "sgd"),
+                               ("resnet50", "--batch", 64), ("resnet50", "--input", 32, 32, 3)):
+            with self.subTest(kind=kind, options=options):
+                name = options[0] if len(options) > 1 else "config"
+                self.expect_error(self.dkfac("bench", kind, *options), 64, name, "no effect on this benchmark")
+
 
 class Info(Folder):
     def test_of_a_model(self):

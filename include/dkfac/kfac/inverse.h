@@ -23,7 +23,7 @@ struct DKFAC_API DampingShifts {
 };
 /// Splits lambda between A and G with the pi of docs/math.md, "Damping":
 ///   a = pi*sqrt(lambda), g = sqrt(lambda)/pi.
-/// Returns nullopt where a trace is zero (or negative): A (x) G is then zero and U = dW/lambda,
+/// Returns nullopt where a trace is zero (or negative): G (x) A is then zero and U = dW/lambda,
 /// which no pair of shifts gives; see invert_factors().
 [[nodiscard]] DKFAC_API std::optional<DampingShifts> split_damping(
     const Damping& damping, double trace_a, std::int64_t dim_a, double trace_g, std::int64_t dim_g);
@@ -69,7 +69,7 @@ DKFAC_API void precondition(Context& ctx, ConstTensorView a_inverse, ConstTensor
 DKFAC_API void decompose_factor(Context& ctx, ConstTensorView packed, TensorView vectors,
                                 TensorView values, TensorView info);
 
-/// Solves (A (x) G + lambda I) u = [dW | db] exactly in the factors' eigenbases: U = Q_g ((Q_g' V
+/// Solves (G (x) A + lambda I) u = [dW | db] exactly in the factors' eigenbases: U = Q_g ((Q_g' V
 /// Q_a) / (w_g w_a' + lambda)) Q_a'. In place, with the shapes of precondition(). scales[out,d], if
 /// given, replaces w_g w_a' (EKFAC: George et al. 2018).
 DKFAC_API void precondition_eigen(Context& ctx, ConstTensorView a_vectors, ConstTensorView a_values,

@@ -1,5 +1,6 @@
 #include "app/commands/arguments.h"
 
+#include <initializer_list>
 #include <limits>
 #include <map>
 #include <string>
@@ -16,11 +17,12 @@ constexpr int kMostThreads = 1024;
 constexpr int kMostPlanned = 65536;  ///< Ranks of 'info', which starts none.
 
 template <class Command>
-void add_common(CLI::App& app, Command& command, int most_ranks = kMostThreads) {
+void add_common(CLI::App& app, Command& command, int most_ranks = kMostThreads,
+                const char* ranks_help = "ranks in this process (not under mpirun)") {
   app.add_option("--set", command.set, "section.key=value, overrides the file; may be repeated")
       ->type_name("KEY=VALUE")
       ->allow_extra_args(false);
-  app.add_option("--ranks", command.ranks, "ranks in this process (not under mpirun)")
+  app.add_option("--ranks", command.ranks, ranks_help)
       ->check(whole(1, most_ranks))
       ->capture_default_str();
 }
@@ -135,7 +137,8 @@ void add_info(CLI::App& app, InfoCommand& command) {
                    "for a TOML file: TFLOP/s that all ranks together sustain, to predict times")
       ->check(above(0, 1e12));
   add_network(*info, command);
-  add_common(*info, command, kMostPlanned);
+  add_common(*info, command, kMostPlanned,
+             "for a TOML file: ranks to plan for, of which none is started");
 }
 
 void add_recipe_bench(CLI::App& bench, BenchCommand& command) {
@@ -153,6 +156,21 @@ void add_recipe_bench(CLI::App& bench, BenchCommand& command) {
                   "resnet50: train this part of an epoch instead of --steps")
       ->check(above(0, kMost));
   add_device(bench, command.set);
+}
+
+/// Refuses options that this benchmark ignores.
+void check_bench_options(const CLI::App& bench, BenchKind kind) {
+  const auto only = [&](bool used, std::initializer_list<const char*> options) {
+    for (const char* option : options)
+      if (!used && bench.count(option) > 0)
+        throw CLI::ValidationError(option, "has no effect on this benchmark; leave it out");
+  };
+  only(kind == BenchKind::resnet50, {"config", "--data", "--image-size", "--global-batch",
+                                     "--micro-batches", "--epochs-fraction"});
+  only(kind != BenchKind::resnet50 && kind != BenchKind::comm,
+       {"--model", "--batch", "--input", "--classes", "--precision"});
+  only(kind == BenchKind::step, {"--optimizer", "--cycle"});
+  only(kind == BenchKind::comm, {"--max-bytes"});
 }
 
 void add_bench(CLI::App& app, BenchCommand& command) {
@@ -191,6 +209,7 @@ void add_bench(CLI::App& app, BenchCommand& command) {
       ->check(whole(1024, std::int64_t{1} << 40))
       ->capture_default_str();
   add_recipe_bench(*bench, command);
+  bench->parse_complete_callback([&command, bench] { check_bench_options(*bench, command.kind); });
   bench->add_option("--json,--out", command.json, "also write JSON here; '-': print it instead");
   add_common(*bench, command);
 }

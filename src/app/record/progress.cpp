@@ -112,7 +112,7 @@ std::string run_text(const RunResult& result) {
     text +=
         fmt::format("\nlabel among the first five: {:.2f}%", 100 * *result.epochs.back().test_top5);
   if (!result.epochs.empty() && result.epochs.back().plain_accuracy)
-    text += fmt::format("\nwithout averaged weights and flipped images: {:.2f}%",
+    text += fmt::format("\nof the weights themselves and one view of each image: {:.2f}%",
                         100 * *result.epochs.back().plain_accuracy);
   text += loading_text(result) + shared_work_text(result);
   if (const auto dollars = result.dollars(result.total_seconds))
@@ -123,7 +123,8 @@ std::string run_text(const RunResult& result) {
   if (accuracy) text += fmt::format(" {:.2f}%", 100 * *accuracy);
   if (top5) text += fmt::format("{} top-5 {:.2f}%", accuracy ? " and" : "", 100 * *top5);
   text += ": ";
-  if (!any_evaluated(result)) return text + "unknown until 'dkfac eval --watch' has ended";
+  if (!result.epochs.empty() && !any_evaluated(result))
+    return text + "unknown until 'dkfac eval --watch' has ended";
   if (!result.epochs_to_target) return text + "not reached";
   return text + fmt::format("epoch {:.0f}, after {:.1f} s of training", *result.epochs_to_target,
                             *result.seconds_to_target);

@@ -52,8 +52,7 @@ void replace_epochs(RunResult& result, const std::vector<EpochRecord>& epochs) {
 }
 
 bool any_evaluated(const RunResult& result) {
-  return result.epochs.empty() ||
-         std::ranges::any_of(result.epochs, [](const EpochRecord& e) { return e.evaluated; });
+  return std::ranges::any_of(result.epochs, [](const EpochRecord& e) { return e.evaluated; });
 }
 
 }  // namespace dkfac::app

@@ -16,7 +16,7 @@ namespace dkfac::app {
 void add_epoch(RunResult& result, const EpochRecord& record);
 /// Replaces all epochs and derives the results from them anew.
 void replace_epochs(RunResult& result, const std::vector<EpochRecord>& epochs);
-/// Returns whether the run has test results; true before its first epoch.
+/// Returns whether the run has test results.
 [[nodiscard]] bool any_evaluated(const RunResult& result);
 
 }  // namespace dkfac::app

@@ -66,9 +66,7 @@ GroupSummary summarize_group(const RunGroup& group, const Targets& target) {
   };
   out.final_accuracy = tested([](const auto& run) { return run.final_accuracy; });
   out.best_accuracy = tested([](const auto& run) { return run.best_accuracy; });
-  out.median_accuracy = tested([](const auto& run) {
-    return run.epochs.empty() ? run.final_accuracy : median_of_last(run.epochs);
-  });
+  out.median_accuracy = tested([](const auto& run) { return median_of_last(run.epochs); });
   out.seconds_per_step =  // NaN is excluded.
       spread([](const auto& run) { return run.seconds_per_step > 0 ? run.seconds_per_step : NAN; });
   return out;

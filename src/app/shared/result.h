@@ -45,7 +45,7 @@ struct EpochRecord {
   double test_accuracy = 0;  ///< In [0, 1].
   /// Top-5 test accuracy in [0, 1]; unset for ten classes or fewer.
   std::optional<double> test_top5;
-  /// Test accuracy without averaged weights and flipped images, if the run evaluates with either.
+  /// Test accuracy of the weights themselves and one view, if averages or several are evaluated.
   std::optional<double> plain_accuracy;
   double train_seconds = 0;        ///< Training time since the start of the run.
   double images_per_second = 0;    ///< Of this epoch's training, over all ranks.

@@ -20,8 +20,8 @@ inline constexpr NamedValue<LarsForm> kLarsForms[] = {{"mlperf", LarsForm::mlper
                                                       {"joint_norm", LarsForm::joint_norm},
                                                       {"clipped", LarsForm::clipped}};
 
-inline constexpr FieldInfo kMomentum{"momentum", "fraction of the last update that is kept",
-                                     from_to_below(0, 1)};
+inline constexpr FieldInfo kMomentum{
+    "momentum", "fraction of the last update that is kept; beta1 of adamw", from_to_below(0, 1)};
 inline constexpr FieldInfo kNesterov{"nesterov", "look ahead along the momentum"};
 inline constexpr FieldInfo kWeightDecay{
     "weight_decay", "of weights, not of BatchNorm scales; decoupled for adamw and kfac",

@@ -78,6 +78,8 @@ TEST(ToJson, HasAnEmptyResultToo) {
   const json j = json::parse(to_json(RunResult{}));
   EXPECT_EQ(j["status"], "running");
   EXPECT_TRUE(j["epochs"].is_array() && j["epochs"].empty());
+  for (const char* accuracy : {"final_accuracy", "best_accuracy", "median_accuracy"})
+    EXPECT_TRUE(j[accuracy].is_null()) << accuracy << ", before the first evaluation";
   EXPECT_TRUE(j["activity_seconds"].is_object());
 }
 
