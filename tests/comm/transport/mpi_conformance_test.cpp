@@ -94,6 +94,10 @@ TEST(World, UsesAnMpiThatIsRunningAndLeavesItRunning) {
   EXPECT_EQ(finalized, 0);
 }
 
+TEST(Mpi, RefusesTheNullCommunicator) {
+  EXPECT_THROW((void)make_mpi(MPI_COMM_NULL), InvalidArgument);
+}
+
 TEST(Mpi, OptionsThatDifferOverRanksAreRefusedOnEveryRank) {
   int rank = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
