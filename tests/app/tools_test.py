@@ -302,6 +302,22 @@ class Supervised(unittest.TestCase):
         self.assertIn("notice: the run saves a checkpoint", log)
         self.assertIn("asked to stop", log)
 
+    def test_control_c_does_not_reach_the_launcher_itself(self):
+        """A terminal sends INT to a whole process group, and mpirun kills its ranks on it."""
+        self.executable("mpirun", f'exec {sys.executable} -c "import pathlib, signal, sys\n'
+                        'signal.signal(signal.SIGINT, lambda *_: sys.exit(1))\n'
+                        'signal.signal(signal.SIGUSR1, lambda *_: sys.exit(75))\n'
+                        'pathlib.Path(\'ready\').touch()\nwhile True: signal.pause()"\n')
+        run = subprocess.Popen(["bash", TOOLS / "launch" / "supervise.sh", "0", "1", "small.toml",
+                                "out/run"], cwd=self.dir, env=self.env("none"),
+                               start_new_session=True, stdout=subprocess.DEVNULL,
+                               stderr=subprocess.DEVNULL)
+        while not (self.dir / "ready").exists():
+            self.assertIsNone(run.poll())
+            time.sleep(0.02)
+        os.killpg(run.pid, signal.SIGINT)
+        self.assertEqual(run.wait(timeout=60), 75)
+
     def test_a_stop_before_the_first_start_is_not_lost(self):
         self.executable("date", '[ -e sent ] || { : > sent; kill -TERM "$SUPERVISOR"; }\n'
                         'exec /bin/date "$@"\n')
