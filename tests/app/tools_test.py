@@ -198,6 +198,16 @@ class Launch(unittest.TestCase):
             self.assertEqual(self.start("train.sbatch", "a.toml", "o", CODE=str(code), **env).returncode,
                              expected)
         self.assertEqual((self.dir / "requeued").read_text(), "requeue 42\n")
+        # A rank failed by itself; the others lost it, and srun returns the largest code.
+        (self.dir / "requeued").unlink()
+        (self.dir / "srun").write_text(
+            '#!/bin/sh\nmkdir -p o\nfor r in 0:75 1:70; do echo "{\n  \\"code\\": ${r#*:},\n}" > '
+            'o/rank-${r%:*}.error.json; done\nexit 75\n')
+        self.assertEqual(self.start("train.sbatch", "a.toml", "o", **env).returncode, 70)
+        self.assertFalse((self.dir / "requeued").exists())
+        (self.dir / "srun").write_text("#!/bin/sh\nexit 75\n")  # The error is of an earlier job.
+        self.assertEqual(self.start("train.sbatch", "a.toml", "o", **env).returncode, 0)
+        self.assertTrue((self.dir / "requeued").exists())
         text = (TOOLS / "launch" / "train.sbatch").read_text()
         for line in ("#SBATCH --signal=USR1@120", "#SBATCH --requeue"):
             self.assertIn(line, text)
