@@ -198,6 +198,16 @@ class Launch(unittest.TestCase):
             self.assertEqual(self.start("train.sbatch", "a.toml", "o", CODE=str(code), **env).returncode,
                              expected)
         self.assertEqual((self.dir / "requeued").read_text(), "requeue 42\n")
+        # A rank failed by itself; the others lost it, and srun returns the largest code.
+        (self.dir / "requeued").unlink()
+        (self.dir / "srun").write_text(
+            '#!/bin/sh\nmkdir -p o\nfor r in 0:75 1:70; do echo "{\n  \\"code\\": ${r#*:},\n}" > '
+            'o/rank-${r%:*}.error.json; done\nexit 75\n')
+        self.assertEqual(self.start("train.sbatch", "a.toml", "o", **env).returncode, 70)
+        self.assertFalse((self.dir / "requeued").exists())
+        (self.dir / "srun").write_text("#!/bin/sh\nexit 75\n")  # The error is of an earlier job.
+        self.assertEqual(self.start("train.sbatch", "a.toml", "o", **env).returncode, 0)
+        self.assertTrue((self.dir / "requeued").exists())
         text = (TOOLS / "launch" / "train.sbatch").read_text()
         for line in ("#SBATCH --signal=USR1@120", "#SBATCH --requeue"):
             self.assertIn(line, text)
@@ -301,6 +311,22 @@ class Supervised(unittest.TestCase):
         log = (self.dir / "out" / "run.supervise.log").read_text()
         self.assertIn("notice: the run saves a checkpoint", log)
         self.assertIn("asked to stop", log)
+
+    def test_control_c_does_not_reach_the_launcher_itself(self):
+        """A terminal sends INT to a whole process group, and mpirun kills its ranks on it."""
+        self.executable("mpirun", f'exec {sys.executable} -c "import pathlib, signal, sys\n'
+                        'signal.signal(signal.SIGINT, lambda *_: sys.exit(1))\n'
+                        'signal.signal(signal.SIGUSR1, lambda *_: sys.exit(75))\n'
+                        'pathlib.Path(\'ready\').touch()\nwhile True: signal.pause()"\n')
+        run = subprocess.Popen(["bash", TOOLS / "launch" / "supervise.sh", "0", "1", "small.toml",
+                                "out/run"], cwd=self.dir, env=self.env("none"),
+                               start_new_session=True, stdout=subprocess.DEVNULL,
+                               stderr=subprocess.DEVNULL)
+        while not (self.dir / "ready").exists():
+            self.assertIsNone(run.poll())
+            time.sleep(0.02)
+        os.killpg(run.pid, signal.SIGINT)
+        self.assertEqual(run.wait(timeout=60), 75)
 
     def test_a_stop_before_the_first_start_is_not_lost(self):
         self.executable("date", '[ -e sent ] || { : > sent; kill -TERM "$SUPERVISOR"; }\n'

@@ -5,8 +5,8 @@
 #   Environment: as for train_mpi.sh, and DKFAC_RESTART_WAIT, the seconds before a restart (10).
 #
 # USR1 is a notice that the machine will be taken away: the run saves a checkpoint and is started
-# again. INT and TERM stop it with a checkpoint for good. Any other exit code, such as that of a
-# wrong configuration (64) or of divergence (80), ends it: a restart would meet it again.
+# again. INT (also Ctrl-C), TERM and HUP stop it with a checkpoint for good. Any other exit code, such
+# as that of a wrong configuration (64) or of divergence (80), ends it: a restart would meet it again.
 # Starts, ends and restarts are recorded in OUT.supervise.log. The exit code is that of the last run.
 set -uo pipefail
 if [ $# -lt 4 ] || ! [[ $1 =~ ^[0-9]+$ ]]; then
@@ -26,7 +26,7 @@ forward() {
   say "$1"
   [ -z "$child" ] || kill -USR1 "$child" 2>/dev/null
 }
-trap 'stopping=1; forward "asked to stop"' INT TERM
+trap 'stopping=1; forward "asked to stop"' INT TERM HUP
 trap 'forward "notice: the run saves a checkpoint"' USR1
 
 mkdir -p "$(dirname "$out")" || exit 74
@@ -34,7 +34,8 @@ for ((start = 0; start <= restarts; start++)); do
   say "start $start of at most $restarts restarts: $*"
   [ -z "$stopping" ] || exit $((code ? code : 75))
   signalled=''
-  "$launch" "$@" &
+  # In a session of its own, as Ctrl-C would also reach mpirun, which kills the ranks on it.
+  setsid "$launch" "$@" &
   child=$!
   [ -z "$signalled" ] || kill -USR1 "$child" 2>/dev/null # It came before there was a child.
   while :; do

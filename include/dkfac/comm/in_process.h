@@ -22,7 +22,7 @@ namespace dkfac::comm {
 /// Runs body(comm) on one thread per rank, each with `threads_per_rank` OpenMP threads, and joins
 /// them. If a rank throws, the group is aborted so that the other ranks end too. Rethrows the first
 /// exception that is not a CommError, since those of lost peers only follow from it; without such a
-/// one, the first exception.
+/// one, the first exception. Throws Error if a thread does not start.
 DKFAC_API void run_ranks(int size, const std::function<void(std::shared_ptr<Communicator>)>& body,
                          Options options = {}, int threads_per_rank = 1);
 

@@ -32,7 +32,8 @@ struct DKFAC_API LaunchInfo {
 /// World communicator of a program, and owner of its MPI state. A program that initialises MPI
 /// itself uses make_mpi() instead. Under a launcher it connects over TCP if LaunchInfo::host is
 /// set, else over MPI, which it initialises. Without a launcher it is make_self(). Throws CommError
-/// if several ranks need MPI and this build has none.
+/// if several ranks need MPI and this build has none, or if an MPI that is already running has each
+/// of them alone.
 ///
 /// Declared before, and so destroyed after, every optimizer and communicator made from comm().
 class DKFAC_API World {

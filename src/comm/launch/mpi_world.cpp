@@ -35,6 +35,12 @@ std::shared_ptr<Communicator> make_mpi_world(const LaunchInfo& launch, const Opt
         comm->size(),
         "; use the launcher of this MPI (mpirun, or srun --mpi=pmix), or srun --mpi=none for TCP"));
   }
+  if (launch.size > 1 && comm->size() == 1) {
+    throw CommError(detail::concat(
+        "[world] ", launch.launcher, " started ", launch.size,
+        " processes, and each has initialised MPI for itself alone; initialise it after World, ",
+        "which then connects them over TCP, or use the launcher of this MPI"));
+  }
   return comm;
 }
 

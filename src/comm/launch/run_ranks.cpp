@@ -59,9 +59,18 @@ void run_ranks(int size, const std::function<void(std::shared_ptr<Communicator>)
   auto ranks = make_in_process(size, options);
   FirstFailure failure;
   std::vector<std::thread> threads;
-  for (auto& comm : ranks) {
-    threads.emplace_back(run_rank, std::move(comm), threads_per_rank, std::cref(body),
-                         std::ref(failure));
+  try {
+    for (auto& comm : ranks) {
+      threads.emplace_back(run_rank, std::move(comm), threads_per_rank, std::cref(body),
+                           std::ref(failure));
+    }
+  } catch (const std::exception& error) {
+    failure.keep(std::make_exception_ptr(Error(detail::concat(
+                     "[run_ranks] the thread of rank ", threads.size(), " of ", size,
+                     " did not start: ", error.what(),
+                     "; use fewer ranks, or raise the limits on threads and memory"))),
+                 false);
+    ranks.clear();  // The ranks that run learn that the others have left.
   }
   for (std::thread& thread : threads) thread.join();
   failure.rethrow();

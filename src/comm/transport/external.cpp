@@ -1,6 +1,7 @@
 #include "dkfac/comm/external.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
 #include <exception>
 #include <string>
@@ -9,6 +10,7 @@
 
 #include "dkfac/core/error.h"
 
+#include "comm/call_info.h"
 #include "comm/transport/host_communicator.h"
 #include "comm/transport/reduce.h"
 
@@ -67,19 +69,20 @@ class ExternalGroup {
 
 /// Check::full: throws unless every rank makes the same call.
 void compare_calls(const ExternalGroup& group, ExternalCollectives& collectives,
-                   const std::string& mine) {
-  constexpr std::size_t kText = 200;
-  Bytes text(kText), all(kText * at(group.size));
-  std::memcpy(text.data(), mine.data(), std::min(mine.size(), kText));
-  collectives.all_gather(text, all);
-  for (int r = 0; r < group.size; ++r) {
-    const auto* theirs = reinterpret_cast<const char*>(all.data() + at(r) * kText);
-    if (std::memcmp(theirs, text.data(), kText) != 0)
-      throw CommError(detail::concat("[", mine, "] rank ", r, " calls ",
-                                     std::string(theirs, strnlen(theirs, kText)), ", rank ",
-                                     group.rank, " calls ", mine,
-                                     "; every rank makes the same calls in the same order"));
+                   const CallInfo& info) {
+  constexpr std::size_t kHash = sizeof(std::uint64_t), kText = 248;
+  const CallRecord mine = record_of(info);
+  Bytes own(kHash + kText), all(own.size() * at(group.size));
+  std::memcpy(own.data(), &mine.hash, kHash);
+  mine.text.copy(reinterpret_cast<char*>(own.data() + kHash), kText - 1);
+  collectives.all_gather(own, all);
+  std::vector<CallRecord> records(at(group.size));
+  for (std::size_t r = 0; r < records.size(); ++r) {
+    const std::byte* theirs = all.data() + r * own.size();
+    std::memcpy(&records[r].hash, theirs, kHash);
+    records[r].text = reinterpret_cast<const char*>(theirs + kHash);
   }
+  if (const std::string text = disagreement(records); !text.empty()) throw CommError(text);
 }
 
 /// One collective, complete after the first advance().
@@ -90,7 +93,7 @@ class ExternalTask final : public HostTask {
 
   bool advance() override {
     group_->run([this](ExternalCollectives& collectives) {
-      if (compare_) compare_calls(*group_, collectives, call_.info.describe());
+      if (compare_) compare_calls(*group_, collectives, call_.info);
       move(collectives);
     });
     return true;

@@ -24,9 +24,9 @@ namespace {
 
 constexpr int kRetryMs = 20, kMaxWaitMs = 1000;
 
-[[noreturn]] void throw_errno(std::string_view what) {
+[[noreturn]] void throw_errno(std::string_view what, std::string_view advice = {}) {
   const int code = errno;
-  throw CommError(detail::concat("[tcp] ", what, ": ", std::strerror(code)));
+  throw CommError(detail::concat("[tcp] ", what, ": ", std::strerror(code), advice));
 }
 
 sockaddr_in address_of(const Endpoint& endpoint) {
@@ -143,7 +143,9 @@ Socket listen_at(std::uint16_t port) {
   sockaddr_in address = address_of({INADDR_ANY, port});
   if (bind(socket.fd(), generic(address), sizeof address) != 0 ||
       listen(socket.fd(), SOMAXCONN) != 0)
-    throw_errno(detail::concat("cannot listen at port ", port));
+    throw_errno(detail::concat("cannot listen at port ", port),
+                "; choose a free one on all ranks, by MASTER_PORT, or by DKFAC_PORT where another "
+                "program needs that");
   return socket;
 }
 

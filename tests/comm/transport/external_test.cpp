@@ -110,6 +110,17 @@ TEST(External, GathersSegmentsOfVeryDifferentLengths) {
   });
 }
 
+TEST(External, OtherSegmentCountsAreNamedWhenCallsAreCompared) {
+  run(2, {.check = Check::full}, [](Communicator& comm) {
+    const std::vector<std::int64_t> counts =
+        comm.rank() == 0 ? std::vector<std::int64_t>{6, 2} : std::vector<std::int64_t>{2, 6};
+    std::vector<float> mine(6), all(8);
+    const std::string message = message_of<CommError>(
+        [&] { comm.all_gather_v(view(mine), counts, view(all), Stream::cpu(), "x"); });
+    EXPECT_TRUE(contains(message, "other segment counts")) << message;
+  });
+}
+
 TEST(External, AFailureOfTheFrameworkIsACommErrorAndSticky) {
   const auto comm = external(make_self(), {}, {.call = 2});
   std::vector<double> x{1};

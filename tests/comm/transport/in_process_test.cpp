@@ -2,10 +2,14 @@
 
 #include <atomic>
 #include <chrono>
+#include <fstream>
 #include <mutex>
+#include <pthread.h>
 #include <set>
 #include <stdexcept>
+#include <sys/resource.h>
 #include <thread>
+#include <unistd.h>
 
 #include "dkfac/core/error.h"
 #include "dkfac/core/stream.h"
@@ -79,6 +83,41 @@ TEST(RunRanks, RethrowsWhatIsNoStandardException) {
                            comm->barrier();
                          }),
                int);
+}
+
+/// Leaves address space for the stacks of two more threads.
+class TwoMoreThreads {
+ public:
+  TwoMoreThreads() {
+    constexpr rlim_t kStack = rlim_t{1} << 28;
+    pthread_getattr_default_np(&stack_);
+    pthread_attr_t large = stack_;
+    pthread_attr_setstacksize(&large, kStack);
+    pthread_setattr_default_np(&large);
+    rlim_t pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    getrlimit(RLIMIT_AS, &space_);
+    const rlimit limit{pages * static_cast<rlim_t>(getpagesize()) + 5 * kStack / 2,
+                       space_.rlim_max};
+    setrlimit(RLIMIT_AS, &limit);
+  }
+  ~TwoMoreThreads() {
+    setrlimit(RLIMIT_AS, &space_);
+    pthread_setattr_default_np(&stack_);
+  }
+  TwoMoreThreads(const TwoMoreThreads&) = delete;
+  TwoMoreThreads& operator=(const TwoMoreThreads&) = delete;
+
+ private:
+  pthread_attr_t stack_{};
+  rlimit space_{};
+};
+
+TEST(RunRanks, AThreadThatDoesNotStartIsAnErrorAndReleasesTheOthers) {
+  const TwoMoreThreads limit;
+  const std::string message = message_of<Error>(
+      [] { run_ranks(8, [](const std::shared_ptr<Communicator>& comm) { comm->barrier(); }); });
+  EXPECT_TRUE(contains(message, "of 8 did not start")) << message;
 }
 
 TEST(RunRanks, RefusesNonsense) {

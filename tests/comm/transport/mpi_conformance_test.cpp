@@ -1,3 +1,6 @@
+#include <cstdlib>
+#include <map>
+
 #include "dkfac/comm/in_process.h"
 #include "dkfac/comm/launch.h"
 #include "dkfac/comm/mpi.h"
@@ -92,6 +95,23 @@ TEST(World, UsesAnMpiThatIsRunningAndLeavesItRunning) {
   int finalized = 1;
   MPI_Finalized(&finalized);
   EXPECT_EQ(finalized, 0);
+}
+
+TEST(World, RefusesRanksOfTorchrunThatMpiHasAlone) {
+  if (world_size() > 1) GTEST_SKIP() << "needs an MPI of one rank";
+  const std::map<const char*, const char*> torchrun{{"TORCHELASTIC_RUN_ID", "a"},
+                                                    {"RANK", "0"},
+                                                    {"WORLD_SIZE", "2"},
+                                                    {"MASTER_ADDR", "127.0.0.1"},
+                                                    {"MASTER_PORT", "29500"}};
+  for (const auto& [name, value] : torchrun) setenv(name, value, 1);
+  const std::string message = message_of<CommError>([] { const World world({.timeout_s = 30}); });
+  for (const auto& [name, value] : torchrun) unsetenv(name);
+  EXPECT_TRUE(contains(message, "torchrun started 2 processes")) << message;
+}
+
+TEST(Mpi, RefusesTheNullCommunicator) {
+  EXPECT_THROW((void)make_mpi(MPI_COMM_NULL), InvalidArgument);
 }
 
 TEST(Mpi, OptionsThatDifferOverRanksAreRefusedOnEveryRank) {

@@ -9,6 +9,7 @@
 
 #include "comm/conformance.h"
 #include "comm/tcp_ranks.h"
+#include "comm/transport/tcp_socket.h"
 
 // Each test breaks its own group; every rank must fail with a helpful message.
 namespace dkfac::comm::testing {
@@ -152,6 +153,13 @@ TEST(TcpMeeting, NamesTheRanksThatDoNotCome) {
   const std::string message = message_of<CommError>(
       [] { (void)make_tcp(0, 3, "127.0.0.1", free_port(), {.timeout_s = 0.2}); });
   EXPECT_TRUE(contains(message, "ranks 1, 2 did not come")) << message;
+}
+
+TEST(TcpMeeting, APortInUseSaysWhatToChange) {
+  const Socket taken = listen_at(0);
+  const std::string message = message_of<CommError>(
+      [&] { (void)make_tcp(0, 2, "127.0.0.1", port_of(taken), {.timeout_s = 0.2}); });
+  EXPECT_TRUE(contains(message, "in use") && contains(message, "DKFAC_PORT")) << message;
 }
 
 TEST(TcpMeeting, NamesAnAddressWhereNothingListens) {
