@@ -128,11 +128,12 @@ class Kfac final : public Optimizer {
 
 kfac::StepReport Kfac::step(const StepArgs& args, Stream stream) {
   kfac::StepReport report;
-  enter_step(frame_, args, stream, report);
+  enter_step(frame_, args, stream);
   {
     const ActivityTimer timer(report.seconds.exchange, "exchange");
     curvature_.complete(args.flags.rejects());
     gradients_->complete(args.flags.rejects());
+    report.step = ++frame_.steps;  // A call that was refused does not count.
     comm::FlagMessage flags = flags_of(args);
     gradients_->raise_flags(flags);
     curvature_.raise_flags(flags);

@@ -160,5 +160,23 @@ TEST(Registry, SaysHowManyNumbersAnOptimizerKeepsForEachParameter) {
   });
 }
 
+TEST(Registry, AStepThatIsRefusedDoesNotCount) {
+  for_each_default([&](const auto& entry, auto& options) {
+    const auto optimizer = entry.make(comm::make_self(), options, Device::cpu(), {});
+    Context ctx;
+    Tensor values = Tensor::zeros(ctx, {4, 3}), grads = Tensor::zeros(ctx, {4, 3});
+    const LayerId layer = optimizer->add_layer("fc", LinearSpec{.in = 3, .out = 4, .bias = false},
+                                               {.weight = values, .weight_grad = grads});
+    optimizer->prepare();
+    EXPECT_THROW((void)optimizer->step({.lr = 0.1}), InvalidArgument) << entry.name;
+    const Tensor rows = Tensor::zeros(ctx, {5, 3}), outputs = Tensor::zeros(ctx, {5, 4});
+    optimizer->record_input(layer, rows);
+    optimizer->record_grad_output(layer, outputs);
+    EXPECT_THROW((void)optimizer->step({.lr = 0.1}), InvalidArgument) << entry.name;
+    optimizer->grads_ready(layer);
+    EXPECT_EQ(optimizer->step({.lr = 0.1}).step, 1) << entry.name;
+  });
+}
+
 }  // namespace
 }  // namespace dkfac::optim
