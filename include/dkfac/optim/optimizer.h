@@ -217,7 +217,8 @@ struct DKFAC_API KfacOptions {
   kfac::CurvatureOptions curvature = {};
   double momentum = 0.9;
   MomentumRule momentum_rule = MomentumRule::corrected;
-  double initial_lr = 0;  ///< lr0 of the paper's momentum rule; needed (> 0) only for it.
+  /// lr0 of the paper's momentum rule, the highest rate of the run; needed (> 0) only for it.
+  double initial_lr = 0;
   Rescale rescale = Rescale::off;
   /// Weight decay, >= 0: v <- m v - lr (U + weight_decay w) for a preconditioned gradient U. It is
   /// not preconditioned, but unlike AdamW's it passes through momentum.
