@@ -160,6 +160,22 @@ TEST(Registry, SaysHowManyNumbersAnOptimizerKeepsForEachParameter) {
   });
 }
 
+TEST(Registry, RefusesAParameterThatAnotherLayerHas) {
+  for_each_default([&](const auto& entry, auto& options) {
+    const auto optimizer = entry.make(comm::make_self(), options, Device::cpu(), {});
+    std::vector<double> w(6), g(6);  // The gradients of a network may take turns in one buffer.
+    const auto add = [&](const char* name, std::int64_t from, std::int64_t to) {
+      return optimizer->add_layer(name, PlainSpec{.weight = to - from},
+                                  {.weight = view_of(w.data() + from, {to - from}),
+                                   .weight_grad = view_of(g.data(), {to - from})});
+    };
+    (void)add("a", 0, 4);
+    EXPECT_THROW((void)add("tied", 0, 4), InvalidArgument) << entry.name;
+    EXPECT_THROW((void)add("overlapping", 3, 6), InvalidArgument) << entry.name;
+    EXPECT_EQ(static_cast<int>(add("b", 4, 6)), 1) << entry.name;
+  });
+}
+
 TEST(Registry, AStepThatIsRefusedDoesNotCount) {
   for_each_default([&](const auto& entry, auto& options) {
     const auto optimizer = entry.make(comm::make_self(), options, Device::cpu(), {});
