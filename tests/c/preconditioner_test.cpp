@@ -245,6 +245,9 @@ TEST_F(CPreconditioner, AFailingVisitorEndsTheVisit) {
   const dkfac_state_visitor visitor = saved.visitor();
   expect_failure(dkfac_preconditioner_visit_state(object_.get(), &visitor), DKFAC_CALLBACK_FAILED,
                  "the disk is full");
+  const dkfac_state_visitor empty{};
+  expect_failure(dkfac_preconditioner_visit_state(object_.get(), &empty), DKFAC_INVALID_ARGUMENT,
+                 "set it to sizeof(dkfac_state_visitor)");
 }
 
 TEST_F(CPreconditioner, SettingsChangeOnlyWhatTheySet) {
