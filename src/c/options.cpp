@@ -237,6 +237,12 @@ std::unique_ptr<optim::Optimizer> make_optimizer(std::shared_ptr<comm::Communica
   }
   optim::KfacOptions options;
   options.curvature = curvature_options(curvature, operation);
+  const dkfac_optimizer_options unused = default_optimizer(kind);
+  DKFAC_CHECK(o.loss_reduction == unused.loss_reduction && o.overlap == unused.overlap &&
+                  o.bucket_bytes == unused.bucket_bytes && o.gradient_wire == unused.gradient_wire,
+              "[", operation,
+              "] K-FAC takes loss_reduction, overlap, bucket_bytes and gradient_wire from its "
+              "curvature options; set them in dkfac_curvature_options");
   options.momentum = o.momentum;
   options.momentum_rule =
       enum_of<optim::MomentumRule>(o.momentum_rule, 3, operation, "momentum_rule");

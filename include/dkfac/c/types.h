@@ -332,7 +332,9 @@ typedef struct dkfac_optimizer_options {
   int32_t momentum_rule;       /* K-FAC: 0 constant, 1 corrected (default), 2 paper. */
   double initial_lr;           /* K-FAC: for the paper's momentum rule. */
   int32_t rescale;             /* K-FAC: 0 off (default), 1 always, 2 shrink. */
-  int32_t loss_reduction;      /* dkfac_loss_reduction; K-FAC takes that of its curvature. */
+  /* SGD, LARS, AdamW: this field and the rest. K-FAC takes those of its curvature, and refuses
+   * other values than the defaults here. */
+  int32_t loss_reduction; /* dkfac_loss_reduction */
   int32_t overlap;
   int64_t bucket_bytes;
   int32_t gradient_wire; /* dkfac_dtype; default DKFAC_SAME_DTYPE. */
