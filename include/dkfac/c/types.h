@@ -197,6 +197,7 @@ typedef struct dkfac_context_options {
   int32_t
       threads;  /* OpenMP threads of the calling thread; 0 (default) leaves the number unchanged. */
   int32_t tf32; /* CUDA; default 0. */
+  int32_t graphs; /* CUDA: equal work of many steps is launched as a graph; default 1. */
 } dkfac_context_options;
 
 /* --- arguments and report of a step ---------------------------------------------------------- */
@@ -237,6 +238,9 @@ typedef struct dkfac_step_report {
   int64_t scratch_growths;
   double seconds_statistics, seconds_exchange, seconds_inverse,
       seconds_update; /* Host time on this rank. */
+  /* CUDA: steps whose preconditioning was launched call by call, recorded as a graph, replayed, and
+   * could not be recorded, since the object was made; 0 without graphs. */
+  int64_t launches_eager, launches_recorded, launches_replayed, launches_refused;
 } dkfac_step_report;
 
 /* Settings that a schedule changes between two steps; equal on all ranks. */
