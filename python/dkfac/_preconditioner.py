@@ -52,11 +52,12 @@ class StepReport:
 class Preconditioner:
     """dkfac_preconditioner: kfac/preconditioner.h has the contract of each call."""
 
-    def __init__(self, comm, options, device=None):
+    def __init__(self, comm, options, device=None, graphs=True):
         self._library = library()
         context = initialized(c.ContextOptions, self._library.dkfac_context_options_init)
         if device is not None:
             context.device = device
+        context.graphs = integer("context options", "graphs", graphs, bits=32)
         handle = c_void_p()
         check(self._library.dkfac_preconditioner_create(comm._handle, byref(options), byref(context), byref(handle)))
         self._handle = handle

@@ -78,7 +78,8 @@ class CurvatureOptions(ctypes.Structure):
 
 
 class ContextOptions(ctypes.Structure):
-    _fields_ = [("struct_size", c_size_t), ("device", Device), ("threads", c_int32), ("tf32", c_int32)]
+    _fields_ = [("struct_size", c_size_t), ("device", Device), ("threads", c_int32), ("tf32", c_int32),
+                ("graphs", c_int32)]
 
 
 class RecordScale(ctypes.Structure):
@@ -100,7 +101,8 @@ class StepReport(ctypes.Structure):
         ("saturated", c_int64), ("kl_factor", c_double), ("damping", c_double), ("momentum", c_double),
         ("flops", c_double), ("flops_skipped", c_double), ("bytes", c_uint64), ("bytes_skipped", c_uint64),
         ("scratch_growths", c_int64), ("seconds_statistics", c_double), ("seconds_exchange", c_double),
-        ("seconds_inverse", c_double), ("seconds_update", c_double)]
+        ("seconds_inverse", c_double), ("seconds_update", c_double), ("launches_eager", c_int64),
+        ("launches_recorded", c_int64), ("launches_replayed", c_int64), ("launches_refused", c_int64)]
 
 
 class CurvatureSettings(ctypes.Structure):

@@ -62,7 +62,7 @@ class CallbackCollectives final : public comm::ExternalCollectives {
 dkfac_comm_callbacks checked(const dkfac_comm_callbacks* given, const char* operation) {
   const dkfac_comm_callbacks callbacks =
       known_fields(&required(given, operation, "callbacks"), dkfac_comm_callbacks{}, operation,
-                   "dkfac_comm_callbacks");
+                   "dkfac_comm_callbacks", false);
   const auto need = [operation](bool present, const char* name) {
     DKFAC_CHECK(present, "[", operation, "] the callback ", name, " is null");
   };

@@ -23,12 +23,14 @@
 namespace dkfac::c {
 
 /// Returns the fields of *given that it has, and those of `defaults` beyond its struct_size.
+/// has_init: there is a function that sets struct_size.
 template <class T>
 [[nodiscard]] T known_fields(const T* given, const T& defaults, const char* operation,
-                             const char* type) {
+                             const char* type, bool has_init = true) {
   if (given == nullptr) return defaults;
   DKFAC_CHECK(given->struct_size > sizeof(std::size_t), "[", operation, "] struct_size of ", type,
-              " is ", given->struct_size, "; call ", type, "_init() first");
+              " is ", given->struct_size, has_init ? "; call " : "; set it to sizeof(", type,
+              has_init ? "_init() first" : ")");
   DKFAC_CHECK(given->struct_size <= sizeof(T), "[", operation, "] ", type, " has ",
               given->struct_size, " bytes and this library knows ", sizeof(T),
               "; it is older than the header of the program");
@@ -37,12 +39,13 @@ template <class T>
   return fields;
 }
 
-/// Writes the fields of `value` that *out has room for, and keeps its struct_size.
+/// Writes the fields of `value` that *out has room for. struct_size stays that of the program, also
+/// where it has fields that this library does not know: known_fields() refuses those.
 template <class T>
 void write_fields(T* out, std::size_t struct_size, T value) {
   if (out == nullptr || struct_size < sizeof(std::size_t)) return;
-  value.struct_size = std::min(struct_size, sizeof(T));
-  std::memcpy(out, &value, value.struct_size);
+  value.struct_size = struct_size;
+  std::memcpy(out, &value, std::min(struct_size, sizeof(T)));
 }
 
 /// Returns the enumerator numbered `value` of the `count` first ones.

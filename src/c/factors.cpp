@@ -77,7 +77,7 @@ void write_report(dkfac_step_report* out, const kfac::StepReport& report) {
 
 CallbackVisitor::CallbackVisitor(const dkfac_state_visitor* visitor, const char* name)
     : visitor_(known_fields(&required(visitor, name, "visitor"), dkfac_state_visitor{}, name,
-                            "dkfac_state_visitor")) {
+                            "dkfac_state_visitor", false)) {
   DKFAC_CHECK(visitor_.tensor != nullptr && visitor_.integer != nullptr && visitor_.real != nullptr,
               "[", name, "] a callback of the visitor is null");
 }

@@ -65,6 +65,7 @@ dkfac_curvature_options default_curvature() {
 dkfac_context_options default_context() {
   dkfac_context_options options{};
   options.struct_size = sizeof options;
+  options.graphs = ContextOptions{}.graphs;
   return options;
 }
 
@@ -187,6 +188,7 @@ Execution execution(const dkfac_context_options* given, const char* operation) {
   Execution execution{.device = device_of(o.device, operation), .options = {}};
   execution.options.threads = o.threads;
   execution.options.tf32 = flag_of(o.tf32, operation, "tf32");
+  execution.options.graphs = flag_of(o.graphs, operation, "graphs");
   return execution;
 }
 
@@ -235,6 +237,12 @@ std::unique_ptr<optim::Optimizer> make_optimizer(std::shared_ptr<comm::Communica
     case DKFAC_KFAC:
       break;
   }
+  const dkfac_optimizer_options unused = default_optimizer(kind);
+  DKFAC_CHECK(o.loss_reduction == unused.loss_reduction && o.overlap == unused.overlap &&
+                  o.bucket_bytes == unused.bucket_bytes && o.gradient_wire == unused.gradient_wire,
+              "[", operation,
+              "] K-FAC takes loss_reduction, overlap, bucket_bytes and gradient_wire from its "
+              "curvature options; set them in dkfac_curvature_options");
   optim::KfacOptions options;
   options.curvature = curvature_options(curvature, operation);
   options.momentum = o.momentum;

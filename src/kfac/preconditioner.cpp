@@ -73,10 +73,10 @@ StepReport Preconditioner::Impl::step(std::span<const LayerGrad> grads, Stream s
               args.lr, "; the KL clip needs the learning rate of the step, > 0");
   comm::check_flags(args.flags, ctx.device());
   StepReport report;
-  report.step = ++steps;
   {
     const ActivityTimer timer(report.seconds.exchange, "exchange");
     curvature.complete(args.flags.rejects());
+    report.step = ++steps;  // A call that was refused does not count.
     for (const LayerGrad& grad : grads)
       if (works(grad.layer)) pack(grad);
     comm::FlagMessage message{.caller = args.flags, .gradient_count = nonfinite};

@@ -81,10 +81,11 @@ class FirstOrder final : public Optimizer {
 template <class Rule>
 kfac::StepReport FirstOrder<Rule>::step(const StepArgs& args, Stream stream) {
   kfac::StepReport report;
-  enter_step(frame_, args, stream, report);
+  enter_step(frame_, args, stream);
   {
     const ActivityTimer timer(report.seconds.exchange, "exchange");
     gradients_->complete(args.flags.rejects());
+    report.step = ++frame_.steps;  // A call that was refused does not count.
     comm::FlagMessage flags = flags_of(args);
     gradients_->raise_flags(flags);
     pipeline_->submit(flags);

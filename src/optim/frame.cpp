@@ -47,7 +47,7 @@ void OptimizerFrame::agree(std::string_view optimizer, const std::string& option
   broadcast_parameters(layers, *comm, ctx.stream());
 }
 
-void enter_step(OptimizerFrame& frame, const StepArgs& args, Stream caller, UpdateReport& report) {
+void enter_step(OptimizerFrame& frame, const StepArgs& args, Stream caller) {
   frame.require_prepared("step");
   DKFAC_CHECK(args.lr >= 0 && std::isfinite(args.lr), "[step] StepArgs::lr is ", args.lr,
               "; set it to the learning rate of the step, finite and >= 0");
@@ -56,7 +56,6 @@ void enter_step(OptimizerFrame& frame, const StepArgs& args, Stream caller, Upda
               "; it must be in [0, 1)");
   comm::check_flags(args.flags, frame.ctx.device());
   frame.join.enter("step", caller, frame.ctx.stream());
-  report.step = ++frame.steps;
 }
 
 comm::FlagMessage flags_of(const StepArgs& args) {

@@ -43,9 +43,8 @@ struct OptimizerFrame {
              comm::Repeated repeated);
 };
 
-/// Begins a step: checks the arguments, orders later work after the caller's stream, and counts the
-/// step.
-void enter_step(OptimizerFrame& frame, const StepArgs& args, Stream caller, UpdateReport& report);
+/// Begins a step: checks the arguments, and orders later work after the caller's stream.
+void enter_step(OptimizerFrame& frame, const StepArgs& args, Stream caller);
 /// The step's flags of this rank from its arguments.
 [[nodiscard]] comm::FlagMessage flags_of(const StepArgs& args);
 

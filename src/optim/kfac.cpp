@@ -129,11 +129,17 @@ class Kfac final : public Optimizer {
 
 kfac::StepReport Kfac::step(const StepArgs& args, Stream stream) {
   kfac::StepReport report;
-  enter_step(frame_, args, stream, report);
+  enter_step(frame_, args, stream);
+  const double momentum = momentum_of(args);
+  DKFAC_CHECK(momentum < 1,
+              "[step] the paper's momentum rule gives m0 / initial_lr * lr = ", momentum,
+              " at the rate ", args.lr, " with initial_lr = ", options_.initial_lr,
+              "; it must be below 1, so set initial_lr to the highest rate of the run");
   {
     const ActivityTimer timer(report.seconds.exchange, "exchange");
     curvature_.complete(args.flags.rejects());
     gradients_->complete(args.flags.rejects());
+    report.step = ++frame_.steps;  // A call that was refused does not count.
     comm::FlagMessage flags = flags_of(args);
     gradients_->raise_flags(flags);
     curvature_.raise_flags(flags);

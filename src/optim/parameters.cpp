@@ -15,6 +15,25 @@ void check_multiplier(const std::string& layer, const char* field, double value)
               " is ", value, "; it must be finite and >= 0");
 }
 
+bool shares_memory(ConstTensorView a, ConstTensorView b) {
+  const auto first = [](ConstTensorView x) { return reinterpret_cast<std::uintptr_t>(x.raw()); };
+  return a.numel() > 0 && b.numel() > 0 && first(a) < first(b) + b.bytes() &&
+         first(b) < first(a) + a.bytes();
+}
+
+/// A parameter in two places would be updated twice, each time with a part of its gradient.
+void check_apart(const std::vector<ParameterLayer>& layers, const ParameterLayer& added) {
+  const Caller caller("add_layer", added.name);
+  const LayerParams& own = added.params;
+  DKFAC_CHECK(!shares_memory(own.weight, own.bias), caller, "weight and bias share memory");
+  for (const ParameterLayer& other : layers)
+    for (const ConstTensorView mine : {own.weight, own.bias})
+      for (const ConstTensorView theirs : {other.params.weight, other.params.bias})
+        DKFAC_CHECK(!shares_memory(mine, theirs), caller,
+                    "a parameter is in the memory of one of layer '", other.name,
+                    "'; add a shared parameter once, with its whole gradient");
+}
+
 bool is_batch_norm(const LayerSpec& spec) { return std::holds_alternative<NormSpec>(spec); }
 
 }  // namespace
@@ -64,6 +83,7 @@ void add_parameters(std::vector<ParameterLayer>& layers, std::string name, Layer
     DKFAC_CHECK(view.numel() == 0 || view.dtype() == dtype, caller, "a tensor is ", view.dtype(),
                 " beside one of ", dtype,
                 "; parameters and gradients of all layers are f32, or all f64");
+  check_apart(layers, layer);
   check_multiplier(layer.name, "weight_lr", params.weight_lr);
   check_multiplier(layer.name, "bias_lr", params.bias_lr);
   check_multiplier(layer.name, "bias_decay", params.bias_decay);

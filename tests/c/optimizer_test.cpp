@@ -1,6 +1,7 @@
 #include "dkfac/optim/optimizer.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "dkfac/comm/communicator.h"
 
@@ -126,6 +127,15 @@ TEST(COptimizers, RefuseMisuse) {
   expect_failure(create(nullptr), DKFAC_INVALID_ARGUMENT, "momentum");
   expect_failure(dkfac_optimizer_create(comm.get(), nullptr, nullptr, nullptr, &object),
                  DKFAC_INVALID_ARGUMENT, "options is null");
+  EXPECT_EQ(object, nullptr);
+  dkfac_optimizer_options_init(&options, sizeof options, DKFAC_KFAC);
+  for (std::int32_t* field : {&options.loss_reduction, &options.overlap, &options.gradient_wire}) {
+    const std::int32_t before = std::exchange(*field, 2);
+    expect_failure(create(&curvature), DKFAC_INVALID_ARGUMENT, "dkfac_curvature_options");
+    *field = before;
+  }
+  options.bucket_bytes = 99;
+  expect_failure(create(nullptr), DKFAC_INVALID_ARGUMENT, "dkfac_curvature_options");
   EXPECT_EQ(object, nullptr);
   const Optimizer sgd = through_c(DKFAC_SGD);
   dkfac_step_args args{};

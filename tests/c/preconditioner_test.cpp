@@ -145,7 +145,11 @@ TEST_F(CPreconditioner, MisuseIsOneClearError) {
   refuse(dkfac_preconditioner_add_layer(object, "fc", &spec, &layer), "fc");
   EXPECT_EQ(layer, -1);
   Step good(9);
-  EXPECT_EQ(run(object, good).updated, 1);
+  const dkfac_layer_grad grad{0, good.weight.tensor(), good.bias.tensor()};
+  refuse(dkfac_preconditioner_step(object, &grad, 1, nullptr, nullptr), "0 of 1 record_input");
+  const dkfac_step_report done = run(object, good);
+  EXPECT_EQ(done.updated, 1);
+  EXPECT_EQ(done.step, 1);  // What was refused does not count.
 }
 
 TEST_F(CPreconditioner, FactorsAreThoseOfTheRecords) {
@@ -241,6 +245,9 @@ TEST_F(CPreconditioner, AFailingVisitorEndsTheVisit) {
   const dkfac_state_visitor visitor = saved.visitor();
   expect_failure(dkfac_preconditioner_visit_state(object_.get(), &visitor), DKFAC_CALLBACK_FAILED,
                  "the disk is full");
+  const dkfac_state_visitor empty{};
+  expect_failure(dkfac_preconditioner_visit_state(object_.get(), &empty), DKFAC_INVALID_ARGUMENT,
+                 "set it to sizeof(dkfac_state_visitor)");
 }
 
 TEST_F(CPreconditioner, SettingsChangeOnlyWhatTheySet) {

@@ -282,6 +282,22 @@ TEST(Kfac, ScalesOperandsAfterARecordOfZeros) {
   }
 }
 
+TEST(Kfac, RefusesARateAtWhichThePapersMomentumWouldGrow) {
+  optim::KfacOptions options = options64();
+  options.momentum_rule = MomentumRule::paper;
+  options.initial_lr = 0.1;
+  const auto optimizer = optim::make_kfac(comm::make_self(), options);
+  std::vector<double> w(2, 1.0), g(2, 0.5);
+  const auto id = optimizer->add_layer(
+      "a", PlainSpec{.weight = 2},
+      {.weight = view_of(w.data(), {2}), .weight_grad = view_of(g.data(), {2})});
+  optimizer->prepare();
+  optimizer->grads_ready(id);
+  EXPECT_THROW((void)optimizer->step({.lr = 0.2}), InvalidArgument);  // 0.9 / 0.1 * 0.2
+  EXPECT_EQ(w, (std::vector<double>{1, 1}));
+  EXPECT_NEAR(optimizer->step({.lr = 0.11}).momentum, 0.99, 4 * eps<double>);
+}
+
 TEST(Kfac, RefusesOptionsOutOfRange) {
   const auto make = [](optim::KfacOptions options) {
     (void)optim::make_kfac(comm::make_self(), options);

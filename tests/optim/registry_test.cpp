@@ -160,5 +160,39 @@ TEST(Registry, SaysHowManyNumbersAnOptimizerKeepsForEachParameter) {
   });
 }
 
+TEST(Registry, RefusesAParameterThatAnotherLayerHas) {
+  for_each_default([&](const auto& entry, auto& options) {
+    const auto optimizer = entry.make(comm::make_self(), options, Device::cpu(), {});
+    std::vector<double> w(6), g(6);  // The gradients of a network may take turns in one buffer.
+    const auto add = [&](const char* name, std::int64_t from, std::int64_t to) {
+      return optimizer->add_layer(name, PlainSpec{.weight = to - from},
+                                  {.weight = view_of(w.data() + from, {to - from}),
+                                   .weight_grad = view_of(g.data(), {to - from})});
+    };
+    (void)add("a", 0, 4);
+    EXPECT_THROW((void)add("tied", 0, 4), InvalidArgument) << entry.name;
+    EXPECT_THROW((void)add("overlapping", 3, 6), InvalidArgument) << entry.name;
+    EXPECT_EQ(static_cast<int>(add("b", 4, 6)), 1) << entry.name;
+  });
+}
+
+TEST(Registry, AStepThatIsRefusedDoesNotCount) {
+  for_each_default([&](const auto& entry, auto& options) {
+    const auto optimizer = entry.make(comm::make_self(), options, Device::cpu(), {});
+    Context ctx;
+    Tensor values = Tensor::zeros(ctx, {4, 3}), grads = Tensor::zeros(ctx, {4, 3});
+    const LayerId layer = optimizer->add_layer("fc", LinearSpec{.in = 3, .out = 4, .bias = false},
+                                               {.weight = values, .weight_grad = grads});
+    optimizer->prepare();
+    EXPECT_THROW((void)optimizer->step({.lr = 0.1}), InvalidArgument) << entry.name;
+    const Tensor rows = Tensor::zeros(ctx, {5, 3}), outputs = Tensor::zeros(ctx, {5, 4});
+    optimizer->record_input(layer, rows);
+    optimizer->record_grad_output(layer, outputs);
+    EXPECT_THROW((void)optimizer->step({.lr = 0.1}), InvalidArgument) << entry.name;
+    optimizer->grads_ready(layer);
+    EXPECT_EQ(optimizer->step({.lr = 0.1}).step, 1) << entry.name;
+  });
+}
+
 }  // namespace
 }  // namespace dkfac::optim

@@ -49,6 +49,10 @@ def test_device_agrees_with_the_host(options):
     assert torch.allclose(train("cuda", **options), train("cpu", **options), rtol=1e-8, atol=1e-10)
 
 
+def test_graphs_change_no_bits():
+    assert torch.equal(train("cuda", graphs=False), train("cuda"))
+
+
 def test_other_streams():
     expected = train("cuda")
     stream = torch.cuda.Stream()

@@ -81,10 +81,16 @@ def test_a_step_beside_that_of_the_optimizer_is_refused():
     {"statistics_interval": 0}, {"inverse_interval": -1}, {"inverse_interval": None}, {"batch_dim": "0"},
     {"batch_dim": -1}, {"batch_dim": 0.5}, {"grad_scaler": 1024.0}, {"skip_layers": "("}, {"skip_layers": [3]},
     {"dtype": "float32"}, {"dtype": torch.int32}, {"dtype": torch.float16}, {"comm": "tcp"},
-    {"statistics_wire": "bf16"}, {"accumulation_steps": "2"}], ids=str)
+    {"statistics_wire": "bf16"}, {"accumulation_steps": "2"}, {"graphs": 2}, {"graphs": "off"}], ids=str)
 def test_options_are_refused_where_they_are_given(option):
     with pytest.raises(dkfac.InvalidArgument, match=next(iter(option))):
         attached(**option)
+
+
+def test_graphs_can_be_switched_off():
+    model, optimizer, kfac = attached(graphs=False)
+    train_step(model, optimizer, *batch())
+    assert kfac.last_report.updated and kfac.last_report.launches_eager == 0  # The host has no graphs.
 
 
 @pytest.mark.parametrize("option", [

@@ -9,7 +9,7 @@
  * - Handles are opaque. A *_destroy() accepts null. A handle is used by one thread at a time.
  * - Structs of options begin with `struct_size`: call the struct's *_init() first, which sets the
  * defaults, then change fields. A library newer than the program's header leaves the fields that
- * the program does not know at their defaults.
+ * the program does not know at their defaults; one that is older refuses the struct.
  * - Flags are int32_t, 0 or 1. Enumerations are passed as int32_t; a value that is not listed is
  *   DKFAC_INVALID_ARGUMENT.
  * - Ranks: functions marked "collective" are called by every rank of the communicator, in the same

@@ -197,6 +197,7 @@ typedef struct dkfac_context_options {
   int32_t
       threads;  /* OpenMP threads of the calling thread; 0 (default) leaves the number unchanged. */
   int32_t tf32; /* CUDA; default 0. */
+  int32_t graphs; /* CUDA: equal work of many steps is launched as a graph; default 1. */
 } dkfac_context_options;
 
 /* --- arguments and report of a step ---------------------------------------------------------- */
@@ -237,6 +238,9 @@ typedef struct dkfac_step_report {
   int64_t scratch_growths;
   double seconds_statistics, seconds_exchange, seconds_inverse,
       seconds_update; /* Host time on this rank. */
+  /* CUDA: steps whose preconditioning was launched call by call, recorded as a graph, replayed, and
+   * could not be recorded, since the object was made; 0 without graphs. */
+  int64_t launches_eager, launches_recorded, launches_replayed, launches_refused;
 } dkfac_step_report;
 
 /* Settings that a schedule changes between two steps; equal on all ranks. */
@@ -332,7 +336,9 @@ typedef struct dkfac_optimizer_options {
   int32_t momentum_rule;       /* K-FAC: 0 constant, 1 corrected (default), 2 paper. */
   double initial_lr;           /* K-FAC: for the paper's momentum rule. */
   int32_t rescale;             /* K-FAC: 0 off (default), 1 always, 2 shrink. */
-  int32_t loss_reduction;      /* dkfac_loss_reduction; K-FAC takes that of its curvature. */
+  /* SGD, LARS, AdamW: this field and the rest. K-FAC takes those of its curvature, and refuses
+   * other values than the defaults here. */
+  int32_t loss_reduction; /* dkfac_loss_reduction */
   int32_t overlap;
   int64_t bucket_bytes;
   int32_t gradient_wire; /* dkfac_dtype; default DKFAC_SAME_DTYPE. */

@@ -21,10 +21,12 @@ namespace dkfac::optim {
 /// Parameters and gradients of one layer, borrowed from add_layer() until the optimizer is
 /// destroyed. Contiguous, row-major, one dtype for all layers (f32 or f64), on the device of the
 /// optimizer, in the shapes of LayerGrad (preconditioner.h). A BatchNorm has gamma as weight and
-/// beta as bias. Views of what the spec lacks stay empty.
+/// beta as bias. Views of what the spec lacks stay empty. A parameter that several layers share is
+/// added once.
 ///
 /// prepare() and step() write the parameters; from prepare() on, the caller may write them only
-/// between two steps. grads_ready() reads the gradients; the optimizer never writes them.
+/// between two steps, and not at all with CommunicationOptions::weight_wire, whose master weights
+/// replace them. grads_ready() reads the gradients; the optimizer never writes them.
 struct DKFAC_API LayerParams {
   TensorView weight = {}, bias = {};
   TensorView weight_grad = {}, bias_grad = {};
@@ -217,7 +219,8 @@ struct DKFAC_API KfacOptions {
   kfac::CurvatureOptions curvature = {};
   double momentum = 0.9;
   MomentumRule momentum_rule = MomentumRule::corrected;
-  double initial_lr = 0;  ///< lr0 of the paper's momentum rule; needed (> 0) only for it.
+  /// lr0 of the paper's momentum rule, the highest rate of the run; needed (> 0) only for it.
+  double initial_lr = 0;
   Rescale rescale = Rescale::off;
   /// Weight decay, >= 0: v <- m v - lr (U + weight_decay w) for a preconditioned gradient U. It is
   /// not preconditioned, but unlike AdamW's it passes through momentum.

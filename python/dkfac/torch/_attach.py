@@ -86,6 +86,7 @@ def attach(model, optimizer, damping=1e-3, *, statistics_interval=1, inverse_int
     skip_layers: regular expressions of names or classes of modules that get the first-order update.
     batch_dim: dimension of the samples in the first tensor argument of the model, or a callable of its arguments that
         returns their number. Before torch 2.0 keyword arguments are not seen.
+    graphs: on a CUDA device, preconditioning that is equal in many steps is launched as a CUDA graph; default True.
     dtype: of factors and inverses; default float32, or float64 where the model has parameters of it.
     Other options are fields of dkfac_curvature_options, with names for enumerations: new_weight=0.05,
     inverse_method="cholesky" ("eigen", "ekfac"), sharing="expand" ("reduce"), damping_split="pi", kl_clip=0,

@@ -23,7 +23,7 @@ class ModelPreconditioner(Reports, _state.Stateful):
     the parameters that the optimizer has; a layer that lacks one of them is left alone. Default: all."""
 
     def __init__(self, model, *, comm=None, accumulation_steps=1, loss_reduction="mean", grad_scaler=None,
-                 skip_layers=(), batch_dim=0, kinds=ALL_KINDS, scaling=None, owned=None, **options):
+                 skip_layers=(), batch_dim=0, kinds=ALL_KINDS, scaling=None, owned=None, graphs=True, **options):
         _checks.refuse_model(model)
         _checks.refuse_options(comm, loss_reduction, grad_scaler, batch_dim, options.get("records_valid_until_step"))
         accumulation_steps = integer("attach", "accumulation_steps", accumulation_steps, least=1)
@@ -66,7 +66,8 @@ class ModelPreconditioner(Reports, _state.Stateful):
         self.last_report = None
         self.steps = 0
         self._process = os.getpid()
-        Preconditioner(self.comm, self.options, device_struct(self.device))  # Checks the options before any pass.
+        self._make = functools.partial(Preconditioner, self.comm, self.options, device_struct(self.device), graphs)
+        self._make()  # Checks the options before any pass.
         self._preconditioner = None
         self._pending = None   # A loaded state, until the first pass.
         self._inside = False   # The forward pass of the model is running.
@@ -289,7 +290,7 @@ class ModelPreconditioner(Reports, _state.Stateful):
 
     def _register(self):
         """Makes the preconditioner of the layers; collective over the ranks."""
-        pre = Preconditioner(self.comm, self.options, device_struct(self.device))
+        pre = self._make()
         for layer in self.layers:
             spec = layer.make_spec() if layer.reason is None else Layer.make_spec(layer)
             layer.id = pre.add_layer(layer.name, spec)

@@ -70,8 +70,9 @@ bool changes_state(const std::string& path, const Config& before, const Config& 
 
 bool is_fixed(const std::string& path, bool inside_epoch) {
   if (path == "model.weights") return false;  // Only a new run reads it.
-  // The forms of LARS keep velocities in different units.
-  if (starts_with_any(path, {"model.", "optimizer.type", "optimizer.lars_form", "run.precision"}))
+  // The forms of LARS keep velocities in different units, and so does SGD's momentum correction.
+  if (starts_with_any(path, {"model.", "optimizer.type", "optimizer.lars_form",
+                             "optimizer.momentum_correction", "run.precision"}))
     return true;
   return inside_epoch &&
          starts_with_any(path, {"data.", "train.global_batch", "train.drop_last", "run.seed"});

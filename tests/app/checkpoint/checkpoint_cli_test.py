@@ -132,6 +132,8 @@ class Checkpoints(CheckpointFolder):
         self.good(self.train("a", "--quiet", "--set", "checkpoint.every_steps=5"))
         self.expect_error(self.resume("a", "--set", "model.name=mlp"), 64, "model.name")
         self.expect_error(self.resume("a", "--set", "optimizer.type=lars"), 64, "optimizer.type")
+        self.expect_error(self.resume("a", "--set", "optimizer.momentum_correction=false"), 64,
+                          "optimizer.momentum_correction")
         self.expect_error(self.resume("a", "--force"), 64, "--force")
         self.expect_error(self.dkfac("train", "--resume"), 64, "--out")
         self.expect_error(self.resume("none"), 66)
