@@ -72,6 +72,16 @@ std::unordered_map<const Layer*, std::int64_t> positions_of(const Layer& root, c
   return positions;
 }
 
+/// Returns what `entries` has of a layer that calls its observer.
+template <class Entries>
+auto& entry_of(Entries& entries, const Layer& layer) {
+  const auto at = entries.find(&layer);
+  DKFAC_CHECK(at != entries.end(), "[attach] '", layer.name(), "', ", layer.describe(),
+              ", is not registered with the optimizer: it has no parameters, or belongs to another "
+              "model; only layers that are call their observer");
+  return at->second;
+}
+
 /// Returns a context whose work goes to `stream`.
 Context context_on(Stream stream) {
   if (!stream.device().is_cuda()) return Context(Device::cpu());
@@ -134,14 +144,14 @@ OptimizerAttachment::~OptimizerAttachment() { model_.set_observer(nullptr); }
 
 void OptimizerAttachment::on_forward(Layer& layer, ConstTensorView input) {
   if (!pass_.statistics) return;
-  const Entry& entry = entries_.at(&layer);
+  const Entry& entry = entry_of(entries_, layer);
   if (!entry.recorded || !optimizer_.wants_input(entry.id)) return;
   optimizer_.record_input(entry.id, input, stream_, scale_);
 }
 
 void OptimizerAttachment::on_backward(Layer& layer, ConstTensorView grad_output) {
   if (!pass_.statistics) return;
-  const Entry& entry = entries_.at(&layer);
+  const Entry& entry = entry_of(entries_, layer);
   if (!entry.recorded || !optimizer_.wants_grad_output(entry.id)) return;
   optimizer_.record_grad_output(entry.id, grad_output, stream_, scale_);
 }
@@ -149,21 +159,21 @@ void OptimizerAttachment::on_backward(Layer& layer, ConstTensorView grad_output)
 void OptimizerAttachment::on_normalization(Layer& layer, ConstTensorView x, ConstTensorView mean,
                                            ConstTensorView inv_std, ConstTensorView grad_output) {
   if (!wants_normalization(layer)) return;
-  optimizer_.record_normalization(entries_.at(&layer).id, x, mean, inv_std, grad_output, stream_,
-                                  scale_);
+  optimizer_.record_normalization(entry_of(entries_, layer).id, x, mean, inv_std, grad_output,
+                                  stream_, scale_);
 }
 
 void OptimizerAttachment::on_sample_gradients(Layer& layer, ConstTensorView gradients) {
   if (!wants_normalization(layer)) return;
-  optimizer_.record_sample_gradients(entries_.at(&layer).id, gradients, stream_, scale_);
+  optimizer_.record_sample_gradients(entry_of(entries_, layer).id, gradients, stream_, scale_);
 }
 
 bool OptimizerAttachment::wants_normalization(const Layer& layer) const {
-  return pass_.statistics && optimizer_.wants_grad_output(entries_.at(&layer).id);
+  return pass_.statistics && optimizer_.wants_grad_output(entry_of(entries_, layer).id);
 }
 
 void OptimizerAttachment::on_gradients(Layer& layer) {
-  Entry& entry = entries_.at(&layer);
+  Entry& entry = entry_of(entries_, layer);
   if (pass_.gradients == GradientUse::add) return keep(entry);
   add_kept(entry);
   optimizer_.grads_ready(entry.id, stream_, scale_);
@@ -172,7 +182,7 @@ void OptimizerAttachment::on_gradients(Layer& layer) {
 void OptimizerAttachment::on_all_gradients(std::span<Layer* const> layers) {
   ready_.clear();
   for (Layer* layer : layers) {
-    Entry& entry = entries_.at(layer);
+    Entry& entry = entry_of(entries_, *layer);
     if (pass_.gradients == GradientUse::add) {
       keep(entry);
       continue;

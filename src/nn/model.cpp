@@ -1,5 +1,6 @@
 #include "dkfac/nn/model.h"
 
+#include <set>
 #include <utility>
 
 #include "dkfac/core/error.h"
@@ -45,6 +46,10 @@ Model::Model(std::string name, std::unique_ptr<Layer> root, Shape input, DType d
   DKFAC_CHECK(output.ndim() == 2, "[model] '", name_, "' gives ", output, " for a sample ", input_,
               "; the last layer must give [n, classes]");
   outputs_ = output[1];
+  std::set<std::string> names;
+  for (const NamedTensor& t : named_tensors())
+    DKFAC_CHECK(names.insert(t.name).second, "[model] '", name_, "' has two tensors '", t.name,
+                "'; give their layers different names, across the branches of a Residual too");
   const ArenaSizes sizes = arena_sizes(*root_);
   parameter_count_ = sizes.parameters;
   buffer_count_ = sizes.buffers;

@@ -128,9 +128,15 @@ TEST(Ema, BeforeItsFirstUpdateLeavesTheModelAlone) {
   const auto before = host_values(model->parameters());
   Ema ema(ctx, *model, {.decay = 0.9, .interval = 5});
   ema.after_step(4);
-  const WithEma scope(&ema);
-  EXPECT_FALSE(ema.swapped());
-  EXPECT_EQ(host_values(model->parameters()), before);
+  {
+    const WithEma scope(&ema);
+    EXPECT_FALSE(ema.swapped());
+    EXPECT_EQ(host_values(model->parameters()), before);
+    ema.after_step(5);
+    set(*model, 2);
+  }
+  EXPECT_FALSE(ema.swapped()) << "a scope that did not swap must not swap back";
+  EXPECT_EQ(host_values(ema.parameters()), before);
 }
 
 TEST(Ema, RefusesBadOptions) {

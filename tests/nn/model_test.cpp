@@ -171,6 +171,25 @@ TEST(Model, RefusesLayersThatDoNotFitTogether) {
                InvalidArgument);
 }
 
+TEST(Model, RefusesTwoTensorsOfOneName) {
+  Context ctx;
+  const auto message = [&](const char* outer, const std::string& shortcut) {
+    const auto branch = [] {
+      auto layers = std::make_unique<Sequential>();
+      layers->add<BatchNorm2d>("bn", 3);
+      return layers;
+    };
+    auto net = std::make_unique<Sequential>();
+    net->add("block", std::make_unique<Residual>(
+                          branch(), branch(), ResidualOptions{.body = "", .shortcut = shortcut}));
+    net->add<BatchNorm2d>(outer, 3);
+    return message_of([&] { Model(ctx, "own", std::move(net), Shape{3}, DType::f32, 1); });
+  };
+  EXPECT_EQ(message("bn", "shortcut"), "");
+  EXPECT_TRUE(contains(message("bn", ""), "'own' has two tensors 'block.bn.weight'"));
+  EXPECT_TRUE(contains(message("block.bn", "shortcut"), "two tensors 'block.bn.weight'"));
+}
+
 TEST(Model, SummarisesEveryLeafInOneLine) {
   Context ctx;
   const std::string text = lenet(ctx, DType::f32)->summary();

@@ -51,10 +51,11 @@ class Ema {
   bool swapped_ = false;
 };
 
-/// Swaps the averages into the model for a scope; a null `ema` does nothing.
+/// Swaps the averages into the model for a scope; a null `ema` does nothing, nor does one without
+/// averages when the scope begins.
 class WithEma {
  public:
-  explicit WithEma(Ema* ema) : ema_(ema) {
+  explicit WithEma(Ema* ema) : ema_(ema != nullptr && ema->updates() > 0 ? ema : nullptr) {
     if (ema_ != nullptr) ema_->swap();
   }
   ~WithEma() {

@@ -30,7 +30,8 @@ struct Hole {
 
 /// Draws the hole in sample i of a batch of images [h,w,c]; a function of its arguments alone.
 /// Sides are rounded to whole pixels and cut to the image. The position is uniform among those
-/// where the hole lies inside the image.
+/// where the hole lies inside the image. Throws InvalidArgument for invalid options or keys, and
+/// for an image without pixels.
 [[nodiscard]] Hole sample_hole(const EraseOptions& options, const Shape& image, SampleKey key,
                                std::int64_t i);
 

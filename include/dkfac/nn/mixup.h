@@ -25,7 +25,8 @@ struct MixupOptions {
   void validate() const;  ///< Throws InvalidArgument naming the field.
 };
 
-/// Draws lambda of sample i of the batch; a function of its arguments alone.
+/// Draws lambda of sample i of the batch; a function of its arguments alone. Throws InvalidArgument
+/// unless alpha > 0 and the key is valid.
 [[nodiscard]] double mixup_weight(const MixupOptions& options, SampleKey key, std::int64_t i);
 
 /// The mixed batch of the last step, which is state. A checkpoint keeps each rank's share of the

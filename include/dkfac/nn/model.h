@@ -47,7 +47,8 @@ class Model {
   /// `input` is the shape of one sample, [h,w,c] or [features]. Initial values depend only on the
   /// seed and the layer's position. `compute`: dtype of the activations and their gradients, dtype
   /// itself or for f32 also bf16 or f16 (mixed precision: parameters, their gradients, statistics
-  /// and sums stay f32). Throws InvalidArgument when the shapes do not fit together.
+  /// and sums stay f32). Throws InvalidArgument when the shapes do not fit together, and when two
+  /// tensors have one name.
   Model(Context& ctx, std::string name, std::unique_ptr<Layer> root, Shape input, DType dtype,
         std::uint64_t seed, std::optional<DType> compute = {});
   /// Makes an outline: layers and shapes without memory, to count operations and bytes. Its tensors

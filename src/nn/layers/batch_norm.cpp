@@ -164,8 +164,10 @@ void BatchNorm2d::train_forward(Context& ctx, ConstTensorView x, const RowSums& 
               " equal groups; choose a batch size that they divide");
   const NormShape s = norm_shape(x.shape(), options_.groups, channels_);
   const NormShape all{s.groups, s.rows * ranks(), s.channels};
-  DKFAC_CHECK(all.rows >= 2, "[batch_norm] '", name_, "': the input ", x.shape(), " in ",
-              options_.groups, " groups leaves ", all.rows,
+  // Where the ranks compare their batches, one without samples must not leave the others waiting.
+  const bool compared = ranks_ != nullptr && !ctx.device().is_cuda();
+  DKFAC_CHECK(compared || all.rows >= 2, "[batch_norm] '", name_, "': the input ", x.shape(),
+              " in ", options_.groups, " groups leaves ", all.rows,
               " values per channel; training needs at least 2, so enlarge the batch");
   const Shape per_group{s.groups, s.channels};
   const NormMoments of_batch = statistics(ctx, per_group, compute_dtype(x.dtype()));

@@ -106,7 +106,8 @@ Shape Conv2d::output_shape(const Shape& input) const {
   DKFAC_CHECK(input.ndim() == 4 && input[3] == in_, "[conv2d] '", name_, "' takes [n, h, w, ", in_,
               "] but the input is ", input, "; make their channels equal");
   const ops::Window k = window_of(options_);
-  DKFAC_CHECK(options_.same || k.fits(input[1], input[2]), "[conv2d] '", name_,
+  const bool has_pixels = input[1] > 0 && input[2] > 0;
+  DKFAC_CHECK(has_pixels && (options_.same || k.fits(input[1], input[2])), "[conv2d] '", name_,
               "' has a kernel of ", k.kernel_h, "x", k.kernel_w, " with dilation ",
               pair_of(k.dilation_h, k.dilation_w), " and pads by ", pair_of(k.pad_h, k.pad_w),
               ", so the input ", input, " is too small; enlarge it or the padding");

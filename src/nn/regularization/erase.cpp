@@ -20,6 +20,10 @@ void EraseOptions::validate() const {
 }
 
 Hole sample_hole(const EraseOptions& options, const Shape& image, SampleKey key, std::int64_t i) {
+  options.validate();
+  check_key("sample_hole", key);
+  DKFAC_CHECK(image.ndim() == 3 && image[0] > 0 && image[1] > 0, "[sample_hole] the image is ",
+              image, "; it must be [h, w, c] with pixels");
   return chosen_hole(options, image[0], image[1], key, i);
 }
 

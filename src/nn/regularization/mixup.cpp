@@ -41,6 +41,9 @@ void MixupOptions::validate() const {
 }
 
 double mixup_weight(const MixupOptions& options, SampleKey key, std::int64_t i) {
+  options.validate();
+  DKFAC_CHECK(options.any(), "[mixup_weight] alpha is 0; there is nothing to draw");
+  check_key("mixup_weight", key);
   return chosen_weight(options, key, i);
 }
 

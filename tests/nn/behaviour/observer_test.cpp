@@ -300,6 +300,16 @@ TEST(OptimizerAttachment, RegistersABiasThatIsAllThatIsTrained) {
                                                        "batch_norm 1", "ready 1", "ready 0"}));
 }
 
+TEST(OptimizerAttachment, NamesALayerThatIsNotRegistered) {
+  Context ctx;
+  const auto model = small_model(ctx);
+  FakeOptimizer optimizer;
+  OptimizerAttachment attachment(*model, optimizer);
+  Shift other;
+  other.set_name("other");
+  EXPECT_TRUE(contains(message_of([&] { attachment.on_forward(other, {}); }), "'other', Shift"));
+}
+
 TEST(OptimizerAttachment, RecordsNothingOnStepsWithoutStatistics) {
   Context ctx;
   const auto model = small_model(ctx);

@@ -129,9 +129,11 @@ TEST(SharedBatchNorm, RefusesSeveralGroupsAndBatchesOfDifferentSizes) {
     Context ctx;
     Standalone<nn::BatchNorm2d> norm(ctx, DType::f64, 3);
     norm.layer.set_ranks(comm);
-    const Tensor x = random_tensor(ctx, Shape{4 + comm->rank(), 3}, DType::f64, 1);
-    const std::string message = message_of([&] { (void)norm->forward(ctx, x, nn::Mode::train); });
-    EXPECT_TRUE(contains(message, "batches of one size")) << message;
+    for (const std::int64_t samples : {4 + comm->rank(), 4 * comm->rank()}) {
+      const Tensor x = random_tensor(ctx, Shape{samples, 3}, DType::f64, 1);
+      const std::string message = message_of([&] { (void)norm->forward(ctx, x, nn::Mode::train); });
+      EXPECT_TRUE(contains(message, "batches of one size")) << message;
+    }
   });
 }
 

@@ -154,6 +154,12 @@ TEST(Conv2d, NamesTheLayerAndBothShapesWhenTheInputDoesNotFit) {
   EXPECT_TRUE(contains(message_of([&] { conv->forward(ctx, small, Mode::eval); }), "too small"));
   const Tensor flat = Tensor::zeros(ctx, Shape{2, 3});
   EXPECT_THROW(conv->forward(ctx, flat, Mode::eval), InvalidArgument);
+  // A kernel that fits into the padding alone.
+  Standalone<Conv2d> padded(ctx, DType::f32, 3, 4, ConvOptions::square(3, {.pad = 2}));
+  for (const Shape& shape : {Shape{2, 0, 8, 3}, Shape{2, 8, 0, 3}}) {
+    const Tensor none = Tensor::zeros(ctx, shape);
+    EXPECT_TRUE(contains(message_of([&] { padded->forward(ctx, none, Mode::eval); }), "too small"));
+  }
 }
 
 TEST(Conv2d, RefusesImpossibleGeometry) {

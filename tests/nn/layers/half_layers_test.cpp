@@ -66,6 +66,25 @@ TEST_P(HalfLayers, WithoutParametersRoundTheResultsOfSinglePrecision) {
   }
 }
 
+TEST_P(HalfLayers, OverlappingWindowsAddTheirGradientsInSinglePrecision) {
+  Context ctx;
+  constexpr std::int64_t kKernel = 24, kSide = 2 * kKernel - 1;
+  // All 576 windows contain the pixel in the middle, which is the maximum; bf16 counts to 256.
+  for (const PoolKind kind : {PoolKind::max, PoolKind::average}) {
+    for (const std::int64_t channels : {1, 40}) {
+      Pool2d pool(kind, kKernel, 1);
+      Tensor x32 = Tensor::zeros(ctx, Shape{1, kSide, kSide, channels}, DType::f32);
+      ops::fill(ctx, x32.view().slice(1, kSide / 2, 1).slice(2, kSide / 2, 1), 1);
+      Tensor dy32 = Tensor::empty(ctx, pool.output_shape(x32.shape()), DType::f32);
+      ops::fill(ctx, dy32, 1);
+      const Result single = run_half(ctx, pool, x32, dy32);
+      const Result half =
+          run_half(ctx, pool, cast_to(ctx, x32, GetParam()), cast_to(ctx, dy32, GetParam()));
+      expect_rounded(half.dx, single.dx, rounding(GetParam()));
+    }
+  }
+}
+
 TEST_P(HalfLayers, BatchNormKeepsItsStatisticsInSinglePrecision) {
   Context ctx;
   for (const ActivationKind kind :

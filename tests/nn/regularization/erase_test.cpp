@@ -124,6 +124,15 @@ TEST(EraseHoles, MakesTheSameHolesAtEveryRankCountAndOthersInEveryStep) {
   EXPECT_NE(erased(6, 2, 1), erased(5, 2, 1));
 }
 
+TEST(SampleHole, RefusesImagesWithoutPixelsAndInvalidOptions) {
+  const auto message = [](const EraseOptions& options, const Shape& image) {
+    return message_of([&] { (void)sample_hole(options, image, {7, 3, 0}, 0); });
+  };
+  for (const Shape& image : {Shape{}, Shape{8, 6}, Shape{0, 6, 3}, Shape{8, 0, 3}})
+    EXPECT_TRUE(contains(message({.probability = 1}, image), "it must be [h, w, c] with pixels"));
+  EXPECT_TRUE(contains(message({.probability = 2}, Shape{8, 6, 3}), "probability is 2"));
+}
+
 TEST(EraseOptions, AreCheckedByName) {
   const auto message = [](const EraseOptions& options) {
     return message_of([&] { options.validate(); });

@@ -229,6 +229,14 @@ TEST(MixupWeight, FavoursTheNewSampleOnRequest) {
   EXPECT_NEAR(sum / kDraws, 0.75, 5 * std::sqrt(1.0 / 48 / kDraws));
 }
 
+TEST(MixupWeight, RefusesAnAlphaThatHasNoDistribution) {
+  for (const double alpha : {0.0, -1.0, std::nan("")})
+    EXPECT_TRUE(contains(message_of([&] {
+                           (void)mixup_weight({.alpha = alpha}, {kSeed, 3, 0}, 0);
+                         }),
+                         "alpha is"));
+}
+
 TEST(MixupWeight, IsKeyedBySeedStepAndPlace) {
   const MixupOptions options{.alpha = 0.4};
   const double weight = mixup_weight(options, {kSeed, 3, 10}, 2);

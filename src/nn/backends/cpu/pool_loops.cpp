@@ -1,4 +1,5 @@
 #include <array>
+#include <type_traits>
 
 #include "nn/backends/backend_pool.h"
 #include "nn/backends/cpu/parallel.h"
@@ -101,6 +102,49 @@ inline void max_pool_image(const PoolShape& s, const T* x, T* y, std::int32_t* p
   }
 }
 
+/// Returns the outputs (rows or columns, of `count`) whose windows contain the input at `at`.
+inline Range containing(const PoolShape& s, std::int64_t at, std::int64_t count) {
+  const std::int64_t padded = at + s.pad, last = padded / s.stride + 1;
+  const std::int64_t first = padded < s.kernel ? 0 : (padded - s.kernel) / s.stride + 1;
+  return {first, last < count ? last : count};
+}
+
+/// Whether gradients of several windows would be added in 16 bits, and rounded each time, if dx
+/// itself held the sums.
+template <class T>
+inline bool rounds_sums(const PoolShape& s) {
+  return !std::is_same_v<T, Computed<T>> && s.stride < s.kernel;
+}
+
+/// dx = the sum over the windows that contain an element of term(window position, output offset),
+/// rounded once.
+template <class T, class Term>
+inline void sum_over_windows(const PoolShape& s, T* dx, const Term& term) {
+  constexpr std::int64_t kStrip = 64;
+  for (std::int64_t h = 0; h < s.h; ++h) {
+    const Range rows = containing(s, h, s.out_h);
+    for (std::int64_t w = 0; w < s.w; ++w, dx += s.c) {
+      const Range columns = containing(s, w, s.out_w);
+      for (std::int64_t first = 0; first < s.c; first += kStrip) {
+        const std::int64_t left = s.c - first, length = left < kStrip ? left : kStrip;
+        std::array<Computed<T>, kStrip> sums{};
+        for (std::int64_t oh = rows.begin; oh < rows.end; ++oh) {
+          for (std::int64_t ow = columns.begin; ow < columns.end; ++ow) {
+            const std::int64_t kh = h + s.pad - oh * s.stride, kw = w + s.pad - ow * s.stride;
+            const std::int64_t out = (oh * s.out_w + ow) * s.c + first;
+            for (std::int64_t c = 0; c < length; ++c) {
+              sums[static_cast<std::size_t>(c)] += term(kh * s.kernel + kw, out + c);
+            }
+          }
+        }
+        for (std::int64_t c = 0; c < length; ++c) {
+          dx[first + c] = store<T>(sums[static_cast<std::size_t>(c)]);
+        }
+      }
+    }
+  }
+}
+
 template <class T>
 inline void add_to(T& sum, Computed<T> term) {
   sum = store<T>(load(sum) + term);
@@ -109,6 +153,12 @@ inline void add_to(T& sum, Computed<T> term) {
 template <class T>
 inline void max_pool_backward_image(const PoolShape& s, const T* dy, const std::int32_t* place,
                                     T* dx) {
+  if (rounds_sums<T>(s)) {
+    return sum_over_windows(s, dx, [=](std::int64_t position, std::int64_t out) {
+      const Computed<T> share = load(dy[out]);
+      return place[out] == static_cast<std::int32_t>(position) ? share : Computed<T>{0};
+    });
+  }
   for (std::int64_t i = 0; i < s.h * s.w * s.c; ++i) dx[i] = T{};
   if (s.c < kManyChannels) {
     for_outputs(s, [&](std::int64_t oh, std::int64_t ow, std::int64_t out) {
@@ -157,6 +207,10 @@ template <class T>
 inline void average_pool_backward_image(const PoolShape& s, const T* dy, T* dx) {
   using C = Computed<T>;
   const C share = C{1} / static_cast<C>(s.kernel * s.kernel);
+  if (rounds_sums<T>(s)) {
+    return sum_over_windows(s, dx,
+                            [=](std::int64_t, std::int64_t out) { return load(dy[out]) * share; });
+  }
   for (std::int64_t i = 0; i < s.h * s.w * s.c; ++i) dx[i] = T{};
   for_outputs(s, [&](std::int64_t oh, std::int64_t ow, std::int64_t out) {
     for_window(s, oh, ow, [&](std::int64_t, std::int64_t in) {
