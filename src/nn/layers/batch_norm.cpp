@@ -215,10 +215,10 @@ void BatchNorm2d::share_moments(Context& ctx, const NormShape& s, const NormMome
     ctx.stream().synchronize();
     const double* rows = all.data<double>();
     for (std::int64_t r = 0; r < size; ++r)
-      DKFAC_CHECK(rows[r * width] == static_cast<double>(s.rows), "[batch_norm] '", name_,
-                  "': rank ", r, " of its group has ", rows[r * width],
+      DKFAC_CHECK(s.rows > 0 && rows[r * width] == static_cast<double>(s.rows), "[batch_norm] '",
+                  name_, "': rank ", r, " of its group has ", rows[r * width],
                   " values per channel and rank ", ranks_->rank(), " has ", s.rows,
-                  "; give all ranks of a group batches of one size");
+                  "; give all ranks of a group batches of one size, with samples");
   }
   kernels::combine_moments(ctx, s, all, moments.mean, moments.rest, variance);
 }
