@@ -50,31 +50,16 @@ struct Copy {
   }
 };
 
-constexpr std::size_t kStagedAtOnce = std::size_t{64} << 10;
-
-/// Copies with the ordering of the runtime: pageable sources are read before the call returns,
-/// pageable destinations written. A pageable source that is too large to be staged blocks until the
-/// device is done; here that is only counted, so that streams stay lazy.
-cudaError_t copy(Copy work, cudaStream_t stream) {
+/// Copies when the stream comes to it, pageable memory as well: that a call waits for it is not
+/// documented since CUDA 12.
+cudaError_t copy(const Copy& work, cudaStream_t stream) {
   const Lock lock(state().mutex);
   const auto pageable = [](const void* data) {
     return !emulated::is_device_memory(data) && !emulated::is_pinned_memory(data);
   };
   // A device would accept it, and read or write there whenever the graph runs.
   if (pageable(work.from) || pageable(work.to)) EMULATED_NOT_WHILE_RECORDED(stream);
-  if (pageable(work.from)) {
-    if (work.width * work.height > kStagedAtOnce) ++state().counters.host_waits;
-    std::vector<std::byte> kept(work.width * work.height);
-    Copy{kept.data(), work.width, work.from, work.from_pitch, work.width, work.height}();
-    emulated::submit(stream, [work, kept = std::move(kept)]() mutable {
-      work.from = kept.data();
-      work.from_pitch = work.width;
-      work();
-    });
-  } else {
-    emulated::submit(stream, work);
-  }
-  if (pageable(work.to)) wait_on_host(stream, stream->submitted);
+  emulated::submit(stream, work);
   return cudaSuccess;
 }
 
