@@ -46,6 +46,7 @@ class Array {
   void fill(const std::vector<float>& from, cudaStream_t stream) {
     check(cudaMemcpyAsync(data_, from.data(), sizeof(float) * from.size(), cudaMemcpyHostToDevice,
                           stream));
+    check(cudaStreamSynchronize(stream));  // `from` is plain memory and may end with the call.
   }
   [[nodiscard]] float* data() const { return data_; }
   [[nodiscard]] int size() const { return n_; }

@@ -34,6 +34,16 @@ class NoMemoryPools {
   NoMemoryPools& operator=(const NoMemoryPools&) = delete;
 };
 
+/// For a scope, there are three devices, none of which has been used.
+class UnusedDevices {
+ public:
+  UnusedDevices();
+  ~UnusedDevices();
+  UnusedDevices(const UnusedDevices&) = delete;
+  UnusedDevices& operator=(const UnusedDevices&) = delete;
+  [[nodiscard]] static bool has_context(int device);
+};
+
 /// The matrix product that many calls from now fails, the next one being 1; once. 0: none.
 void fail_product(int calls);
 

@@ -23,6 +23,13 @@ NoMemoryPools::~NoMemoryPools() {
   emulated::hide_memory_pools(false);
 }
 
+UnusedDevices::UnusedDevices() {
+  setenv("DKFAC_EMULATED_DEVICES", "3", 1);
+  emulated::forget_contexts();
+}
+UnusedDevices::~UnusedDevices() { unsetenv("DKFAC_EMULATED_DEVICES"); }
+bool UnusedDevices::has_context(int device) { return emulated::has_context(device); }
+
 void fail_product(int calls) { emulated::fail_product(calls); }
 void show_device(int device) { emulated::show_device(device); }
 

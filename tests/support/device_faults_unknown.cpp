@@ -11,6 +11,10 @@ StarvingLibraries::~StarvingLibraries() = default;
 NoMemoryPools::NoMemoryPools() = default;
 NoMemoryPools::~NoMemoryPools() = default;
 
+UnusedDevices::UnusedDevices() = default;
+UnusedDevices::~UnusedDevices() = default;
+bool UnusedDevices::has_context(int) { return false; }
+
 void fail_product(int) {}
 void show_device(int) {}
 

@@ -9,6 +9,8 @@
 #include "core/cuda/copy_functors.h"
 #include "core/cuda/elementwise_functors.h"
 #include "core/cuda/map.cuh"
+#include "core/shared/cuda/device_guard.h"
+#include "core/shared/cuda/handles.h"
 #include "core/shared/element.h"
 
 namespace dkfac::cuda {
@@ -39,6 +41,7 @@ void copy_pitched(Context& ctx, ConstTensorView src, TensorView dst, const RowPl
     return static_cast<std::size_t>(elements) * size;
   };
   const std::size_t width = bytes(plan.extent[kColumns]);
+  const DeviceGuard guard(ctx.device());
   if (plan.extent[kRows] == 1) {
     check_runtime(cudaMemcpyAsync(dst.raw(), src.raw(), width, kind, ctx.stream().native()),
                   "cudaMemcpyAsync");
@@ -81,6 +84,18 @@ void copy_on_device(Context& ctx, ConstTensorView src, TensorView dst) {
   });
 }
 
+/// Pageable memory of at most this size is copied to pinned memory, so that the host need not wait.
+constexpr std::size_t kStagedBytes = std::size_t{64} << 10;
+
+/// Whether host memory is pageable. The runtime does not promise that it has read or written it
+/// when a copy returns (api-sync-behavior.html: "might be synchronous"), so the host has to wait.
+bool is_pageable(Context& ctx, ConstTensorView x) {
+  const DeviceGuard guard(ctx.device());
+  cudaPointerAttributes attributes{};
+  check_runtime(cudaPointerGetAttributes(&attributes, x.raw()), "cudaPointerGetAttributes");
+  return attributes.type == cudaMemoryTypeUnregistered;
+}
+
 /// Contiguous pageable copy of a view on the host.
 struct Staged {
   std::vector<std::byte> bytes;
@@ -91,12 +106,16 @@ struct Staged {
 
 void upload(Context& ctx, ConstTensorView src, TensorView dst) {
   const auto plan = detail::plan_rows(src, dst);
-  if (is_pitched(plan, size_of(src.dtype())))
-    return copy_pitched(ctx, src, dst, plan, cudaMemcpyHostToDevice);
-  if (!src.is_contiguous()) {
+  const bool pitched = is_pitched(plan, size_of(src.dtype())), pageable = is_pageable(ctx, src);
+  if ((pageable && src.bytes() <= kStagedBytes) || (!pitched && !src.is_contiguous())) {
     Tensor staged = Tensor::pinned(ctx, src.shape(), src.dtype());  // Freed after it is read.
     cpu::copy(ctx, src, staged);
     return upload(ctx, staged, dst);
+  }
+  if (pitched) {
+    copy_pitched(ctx, src, dst, plan, cudaMemcpyHostToDevice);
+    if (pageable) ctx.stream().synchronize();
+    return;
   }
   Scratch scratch(ctx);
   const TensorView plain = scratch.take(dst.shape(), dst.dtype());
@@ -106,15 +125,18 @@ void upload(Context& ctx, ConstTensorView src, TensorView dst) {
 
 void download(Context& ctx, ConstTensorView src, TensorView dst) {
   const auto plan = detail::plan_rows(src, dst);
-  if (is_pitched(plan, size_of(src.dtype())))
-    return copy_pitched(ctx, src, dst, plan, cudaMemcpyDeviceToHost);
+  if (is_pitched(plan, size_of(src.dtype()))) {
+    copy_pitched(ctx, src, dst, plan, cudaMemcpyDeviceToHost);
+    if (is_pageable(ctx, dst)) ctx.stream().synchronize();
+    return;
+  }
   if (!src.is_contiguous()) {
     Scratch scratch(ctx);
     const TensorView plain = scratch.take(src.shape(), src.dtype());
     copy_on_device(ctx, src, plain);
     return download(ctx, plain, dst);
   }
-  Staged staged(dst);  // Pageable, so it is complete when the call below returns.
+  Staged staged(dst);  // Pageable, so it has been written when the call below returns.
   download(ctx, src, staged.view);
   cpu::copy(ctx, staged.view, dst);
 }

@@ -132,10 +132,11 @@ struct DeviceMemory {
   }
 
   /// Waits for pending releases and returns unused memory of the pool to the driver. The lock is
-  /// released while it waits.
-  void trim(std::unique_lock<std::mutex>& lock) noexcept {
+  /// released while it waits. Throws what ends waits (wait_watch.h): releases follow collectives,
+  /// which do not end without a peer.
+  void trim(Device device, std::unique_lock<std::mutex>& lock) {
     lock.unlock();
-    (void)cudaStreamSynchronize(stream);
+    Stream::cuda(stream, device.index).synchronize();
     lock.lock();
     (void)cudaMemPoolTrimTo(pool, 0);
     (void)cudaGetLastError();
@@ -245,7 +246,7 @@ std::byte* allocate(Device device, CUstream_st* stream, std::size_t bytes) {
   cudaError_t code = cudaMallocFromPoolAsync(&data, bytes, memory.pool, memory.stream);
   if (is_too_large(code, bytes)) {
     (void)cudaGetLastError();
-    memory.trim(lock);
+    memory.trim(device, lock);
     code = cudaMallocFromPoolAsync(&data, bytes, memory.pool, memory.stream);
   }
   if (is_too_large(code, bytes)) {
@@ -262,14 +263,14 @@ std::byte* allocate(Device device, CUstream_st* stream, std::size_t bytes) {
   return static_cast<std::byte*>(data);
 }
 
-bool trim_memory(Device device) noexcept {
+bool trim_memory(Device device) {
   if (captures_here > 0) return false;
   const DeviceGuard guard(device);
   DeviceMemory& memory = memory_of(device);
   std::unique_lock lock(memory.mutex);
   if (memory.pool == nullptr || memory.stream == nullptr) return false;
   memory.release_held();
-  memory.trim(lock);
+  memory.trim(device, lock);
   return true;
 }
 

@@ -79,14 +79,14 @@ void gram_of_groups(Context& ctx, const PatchSpec& s, double alpha, ConstTensorV
   const TensorView products = scratch.take({groups, width, width}, c.dtype());
   const TensorView sums = scratch.take({groups * width}, c.dtype());
   double before = 0;
-  const std::int64_t most = width > 0 ? kRunningSum : 0;  // without channels there are no products
-  for_each_panel(ctx, s, groups, most, x, [&](TensorView patches) {
+  const auto add = [&](TensorView patches) {
     const TensorView columns = batch_from(patches, groups, width, patches.dim(0), width,
                                           padded_width(s.width(), x.dtype()));
     multiply_batches(ctx, columns, columns, before, products);
     if (d > width) column_sums(ctx, 1, patches, before, sums);
     before = 1;
-  });
+  };
+  if (width > 0) for_each_panel(ctx, s, groups, kRunningSum, x, add);
   visit_computing(c.dtype(), [&]<class T>(Type<T>) {
     for_each_2d(
         ctx.stream(), groups * d, d,

@@ -9,13 +9,41 @@
 #include "core/shared/cuda/handles.h"
 
 namespace dkfac::cuda {
+namespace {
+
+/// Whether this process has a context on the device; true where that is not known. The library does
+/// not link the driver, so the runtime gives its function.
+bool has_context(int device) noexcept {
+  using GetState = int(int device, unsigned* flags, int* active);
+  static auto* const get_state = [] {
+    void* found = nullptr;
+    cudaDriverEntryPointQueryResult result{};
+#if CUDART_VERSION >= 12050
+    constexpr unsigned kSince = 7000;
+    const cudaError_t code = cudaGetDriverEntryPointByVersion("cuDevicePrimaryCtxGetState", &found,
+                                                              kSince, cudaEnableDefault, &result);
+#else
+    const cudaError_t code =
+        cudaGetDriverEntryPoint("cuDevicePrimaryCtxGetState", &found, cudaEnableDefault, &result);
+#endif
+    if (code != cudaSuccess) (void)cudaGetLastError();
+    return reinterpret_cast<GetState*>(code == cudaSuccess ? found : nullptr);
+  }();
+  unsigned flags = 0;
+  int active = 0;
+  return get_state == nullptr || get_state(device, &flags, &active) != 0 || active != 0;
+}
+
+}  // namespace
+
 DeviceGuard::DeviceGuard(Device device) noexcept : now_(device.index) {
   if (cudaGetDevice(&before_) != cudaSuccess) before_ = device.index;
   if (before_ != now_) (void)cudaSetDevice(now_);
 }
 
 DeviceGuard::~DeviceGuard() {
-  if (before_ != now_) (void)cudaSetDevice(before_);
+  // From CUDA 12 on cudaSetDevice() makes a context, of hundreds of MiB, where there is none.
+  if (before_ != now_ && has_context(before_)) (void)cudaSetDevice(before_);
 }
 
 int device_count() noexcept {

@@ -6,6 +6,7 @@
 #include <cuda_runtime_api.h>
 
 #include "dkfac/core/context.h"
+#include "dkfac/core/ops.h"
 #include "dkfac/core/tensor.h"
 
 #include "comm/conformance.h"
@@ -30,9 +31,7 @@ void run_ranks_of(int size, const Options& options, const OwningBody& body);
 /// Copies `values` to x on the stream of ctx.
 template <class T>
 void put(Context& ctx, TensorView x, const std::vector<T>& values) {
-  ASSERT_EQ(cudaMemcpyAsync(x.raw(), values.data(), values.size() * sizeof(T), cudaMemcpyDefault,
-                            ctx.stream().native()),
-            cudaSuccess);
+  ops::copy(ctx, view_of(values.data(), x.shape()), x);
 }
 
 /// A copy of `values` on the device of ctx.

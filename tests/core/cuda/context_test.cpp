@@ -15,6 +15,7 @@
 #include "core/cuda/measure.h"
 #include "core/cuda/solver_call.h"
 #include "core/shared/cuda/handles.h"
+#include "support/device_faults.h"
 #include "support/on_device.h"
 
 namespace dkfac {
@@ -341,6 +342,27 @@ TEST(ContextOnDevice, SaysWhichDeviceIsNotThere) {
     }
     EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
   }
+}
+
+/// A context takes hundreds of MiB, so ranks of a machine must not all have one on its first
+/// device.
+TEST(ContextOnDevice, LeavesTheDefaultDeviceOfAThreadAlone) {
+  if (!testing::is_emulated()) GTEST_SKIP() << "other tests have used the first device";
+  const testing::UnusedDevices devices;
+  const auto work = [&](int before, int after) {
+    Context ctx(Device::cuda(2));
+    EXPECT_TRUE(all_are(device_values(ctx, Tensor::zeros(ctx, {10})), 0));
+    EXPECT_TRUE(devices.has_context(2));
+    EXPECT_EQ(devices.has_context(0), before == after);
+    int current = -1;
+    EXPECT_EQ(cudaGetDevice(&current), cudaSuccess);
+    EXPECT_EQ(current, after) << "before: " << before;
+  };
+  std::thread([&] { work(0, 2); }).join();
+  std::thread([&] {
+    ASSERT_EQ(cudaSetDevice(0), cudaSuccess);  // The caller's own.
+    work(0, 0);
+  }).join();
 }
 
 /// Without them every other test fails.

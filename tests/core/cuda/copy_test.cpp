@@ -116,6 +116,27 @@ TEST_P(CopyOnDevice, ReadsPageableSourcesBeforeItReturns) {
   expect_same(to_host(ctx, there), kept);
 }
 
+/// Whatever the runtime does, which may leave both for later.
+TEST_P(CopyOnDevice, HasReadAndWrittenPageableMemoryWhenItReturns) {
+  for (const std::int64_t n : {9, 300}) {
+    Tensor x = counting({n, n});
+    const Tensor kept = Tensor::copy_of(cpu, x);
+    const auto turned = [&](TensorView flat) {
+      return TensorView(flat.raw(), dtype(), {n, n}, {1, n}, flat.device());
+    };
+    Tensor there = Tensor::empty(ctx, {n, n}, dtype()), back = Tensor::empty(cpu, {n, n}, dtype());
+    ops::copy(ctx, x, there);
+    ops::fill(cpu, x, 0);
+    ops::copy(ctx, there, back);
+    expect_same(back, kept);
+    ops::copy(ctx, kept, turned(there));
+    ops::copy(ctx, turned(there), back);
+    expect_same(back, kept);
+    ops::copy(ctx, there, turned(back));
+    expect_same(back, kept);
+  }
+}
+
 TEST_P(CopyOnDevice, FillReachesAllAndNothingElse) {
   for (const std::int64_t n : {0, 1, 2, 7, 1001}) {
     Tensor frame = Tensor::zeros(ctx, {3, n + 9}, dtype());

@@ -194,6 +194,13 @@ TEST_P(CudaPatches, GramOfGroupsIsTheGramOfEach) {
   }
 }
 
+TEST_P(CudaPatches, GramOfGroupsWithoutChannelsIsTheNumberOfRows) {
+  const PatchSpec s{.n = 3, .h = 4, .w = 5, .c = 0};
+  Tensor c = Tensor::zeros(ctx, {2, 1, 1}, sums());
+  ops::patch_gram(ctx, s, 0.5, Tensor::empty(ctx, {3, 4, 5, 0}, dtype()), 0, c);
+  EXPECT_EQ(testing::device_values(ctx, c), (std::vector<double>{30, 30}));
+}
+
 TEST_P(CudaPatches, SumsAreThoseOfTheColumnsOfEachSample) {
   Random random(5);
   for (const PatchSpec& s : specs(3)) {

@@ -9,6 +9,10 @@
 #include <gtest/gtest.h>
 
 #include "dkfac/core/context.h"
+#include "dkfac/core/tensor.h"
+
+#include "support/device_faults.h"
+#include "support/host_waits.h"
 
 namespace dkfac {
 namespace {
@@ -66,6 +70,25 @@ TEST(WaitWatchOnDevice, EndsAWaitThatTheDeviceIsNotDoneWith) {
   watch.reset();
   ctx.stream().synchronize();
   EXPECT_EQ(done, kPieces) << "what had been put there runs all the same";
+}
+
+/// Memory may be awaited that is free once a collective has ended, which a lost peer prevents.
+TEST(WaitWatchOnDevice, EndsAWaitForMemory) {
+  if (!testing::is_emulated()) GTEST_SKIP() << "how much memory there is cannot be chosen";
+  constexpr std::int64_t kMegabyte = 1 << 20;
+  Context ctx(Device::cuda());
+  const testing::LittleMemory little(5 * kMegabyte);
+  Tensor x = Tensor::empty(ctx, {kMegabyte});
+  auto watch = std::make_shared<Watch>(2);
+  watch_waits(watch);
+  std::atomic<int> done = 0;
+  put_slow_work(ctx.stream(), done);
+  x = Tensor();
+  EXPECT_THROW(x = Tensor::empty(ctx, {kMegabyte}), std::runtime_error);
+  EXPECT_LT(done, kPieces) << "the wait ended first";
+  watch.reset();
+  EXPECT_NO_THROW(x = Tensor::empty(ctx, {kMegabyte}));
+  EXPECT_EQ(done, kPieces);
 }
 
 }  // namespace

@@ -4,7 +4,7 @@
 
 #include "state.h"
 
-// Attributes of memory pools: all pools share one memory, and used memory equals reserved memory.
+// Memory pools: all share one memory, and used memory equals reserved memory.
 namespace {
 
 using emulated::Memory;
@@ -14,6 +14,21 @@ using Lock = std::scoped_lock<emulated::DeviceMutex>;
 }  // namespace
 
 extern "C" {
+
+cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps*) {
+  *pool = reinterpret_cast<cudaMemPool_t>(new char);
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemPoolDestroy(cudaMemPool_t pool) {
+  delete reinterpret_cast<char*>(pool);
+  return cudaSuccess;
+}
+
+cudaError_t cudaMallocFromPoolAsync(void** data, std::size_t bytes, cudaMemPool_t,
+                                    cudaStream_t stream) {
+  return cudaMallocAsync(data, bytes, stream);
+}
 
 cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr attribute, void*) {
   const Lock lock(state().mutex);

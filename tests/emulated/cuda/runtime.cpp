@@ -50,40 +50,41 @@ struct Copy {
   }
 };
 
-constexpr std::size_t kStagedAtOnce = std::size_t{64} << 10;
-
-/// Copies with the ordering of the runtime: pageable sources are read before the call returns,
-/// pageable destinations written. A pageable source that is too large to be staged blocks until the
-/// device is done; here that is only counted, so that streams stay lazy.
-cudaError_t copy(Copy work, cudaStream_t stream) {
+/// Copies when the stream comes to it, pageable memory as well: that a call waits for it is not
+/// documented since CUDA 12.
+cudaError_t copy(const Copy& work, cudaStream_t stream) {
   const Lock lock(state().mutex);
   const auto pageable = [](const void* data) {
     return !emulated::is_device_memory(data) && !emulated::is_pinned_memory(data);
   };
   // A device would accept it, and read or write there whenever the graph runs.
   if (pageable(work.from) || pageable(work.to)) EMULATED_NOT_WHILE_RECORDED(stream);
-  if (pageable(work.from)) {
-    if (work.width * work.height > kStagedAtOnce) ++state().counters.host_waits;
-    std::vector<std::byte> kept(work.width * work.height);
-    Copy{kept.data(), work.width, work.from, work.from_pitch, work.width, work.height}();
-    emulated::submit(stream, [work, kept = std::move(kept)]() mutable {
-      work.from = kept.data();
-      work.from_pitch = work.width;
-      work();
-    });
-  } else {
-    emulated::submit(stream, work);
-  }
-  if (pageable(work.to)) wait_on_host(stream, stream->submitted);
+  emulated::submit(stream, work);
   return cudaSuccess;
 }
 
 /// Maps this thread's device to the physical one.
 int physical(int device) { return shown_device < 0 ? device : shown_device; }
 
+/// cuDevicePrimaryCtxGetState() of the driver.
+int primary_context_state(int device, unsigned* flags, int* active) {
+  *flags = 0;
+  *active = emulated::has_context(device) ? 1 : 0;
+  return 0;
+}
+
 }  // namespace
 
 void emulated::show_device(int device) { shown_device = device; }
+
+void emulated::forget_contexts() {
+  const Lock lock(state().mutex);
+  state().contexts.clear();
+}
+bool emulated::has_context(int device) {
+  const Lock lock(state().mutex);
+  return state().contexts.contains(physical(device));
+}
 
 extern "C" {
 
@@ -97,6 +98,8 @@ cudaError_t cudaSetDevice(int device) {
   int count = 0;
   (void)cudaGetDeviceCount(&count);
   if (device < 0 || device >= count) return returned(cudaErrorInvalidDevice);
+  const Lock lock(state().mutex);
+  state().contexts.insert(physical(device));
   current_device = device;
   return cudaSuccess;
 }
@@ -114,6 +117,14 @@ cudaError_t cudaDriverGetVersion(int* version) {
 }
 cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); }
 cudaError_t cudaPeekAtLastError() { return last_error; }
+cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function, unsigned,
+                                             unsigned long long,
+                                             cudaDriverEntryPointQueryResult* result) {
+  const bool known = std::strcmp(symbol, "cuDevicePrimaryCtxGetState") == 0;
+  *result = known ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
+  *function = known ? reinterpret_cast<void*>(&primary_context_state) : nullptr;
+  return cudaSuccess;
+}
 const char* cudaGetErrorName(cudaError_t error) {
   switch (error) {
     case cudaSuccess:
@@ -196,6 +207,7 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int) {
   const Lock lock(state().mutex);
+  state().contexts.insert(physical(current_device));
   *stream = new CUstream_st;
   state().streams.insert(*stream);
   return cudaSuccess;
@@ -320,10 +332,6 @@ cudaError_t cudaFreeAsync(void* data, cudaStream_t stream) {
   emulated::submit(stream, [data] { state().memory.release(static_cast<std::byte*>(data)); });
   return cudaSuccess;
 }
-cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps*) {
-  *pool = reinterpret_cast<cudaMemPool_t>(new char);
-  return cudaSuccess;
-}
 cudaError_t cudaDeviceCanAccessPeer(int* reaches, int device, int peer) {
   int count = 0;
   (void)cudaGetDeviceCount(&count);
@@ -343,14 +351,6 @@ cudaError_t cudaMemPoolSetAccess(cudaMemPool_t, const cudaMemAccessDesc* access,
       return returned(cudaErrorInvalidDevice);
   }
   return cudaSuccess;
-}
-cudaError_t cudaMemPoolDestroy(cudaMemPool_t pool) {
-  delete reinterpret_cast<char*>(pool);
-  return cudaSuccess;
-}
-cudaError_t cudaMallocFromPoolAsync(void** data, std::size_t bytes, cudaMemPool_t,
-                                    cudaStream_t stream) {
-  return cudaMallocAsync(data, bytes, stream);
 }
 cudaError_t cudaHostAlloc(void** data, std::size_t bytes, unsigned) {
   EMULATED_NOT_WHILE_RECORDING;

@@ -119,6 +119,7 @@ struct State {
   Memory memory;
   std::map<const std::byte*, std::size_t> pinned;
   std::set<CUstream_st*> streams;
+  std::set<int> contexts;  ///< Devices that have one.
   /// Kept, so that no new stream has the address of a destroyed one that others have yet to wait
   /// for.
   std::vector<std::unique_ptr<CUstream_st>> destroyed_streams;

@@ -4,9 +4,10 @@
 
 namespace dkfac::cuda {
 
-/// Scope that makes a device current and restores the caller's. Launches and library handles work
-/// on the current device only. Never throws, so that destructors can use it: an invalid index makes
-/// the call that follows fail.
+/// Scope that makes a device current and restores the caller's, unless that is the default of a
+/// thread that nothing has used yet: restoring it would take memory of a device that belongs to
+/// another rank. Launches and library handles work on the current device only. Never throws, so
+/// that destructors can use it: an invalid index makes the call that follows fail.
 class DeviceGuard {
  public:
   explicit DeviceGuard(Device device) noexcept;

@@ -6,8 +6,9 @@
 namespace dkfac::cuda {
 
 /// Waits for pending work and returns the unused memory of the tensor pool to the driver. Returns
-/// false and does nothing while this thread records work, and where there is no pool yet.
-bool trim_memory(Device device) noexcept;
+/// false and does nothing while this thread records work, and where there is no pool yet. Throws
+/// what ends waits (core/shared/wait_watch.h).
+bool trim_memory(Device device);
 
 /// Returns the code of call(). If it is one of `no_memory`, calls trim_memory() and retries once.
 template <class Call, class... Codes>

@@ -59,6 +59,11 @@ void fail_product(int calls);
 /// processes of a launcher; for ranks that are threads. -1: all devices.
 void show_device(int device);
 
+/// Makes all devices as they are before their first use. A context is then made where a thread
+/// makes a device current, or a stream on it.
+void forget_contexts();
+[[nodiscard]] bool has_context(int device);
+
 /// Counts of all threads since the start of the program.
 struct Counters {
   std::int64_t host_waits = 0;  ///< Calls that block the host until the device is done.
