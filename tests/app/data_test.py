@@ -156,6 +156,14 @@ class Photographs(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(sorted(p.name for p in (self.dir / "image-folder").iterdir()), ["train", "val"])
 
+    def test_a_class_unknown_in_training_is_named_before_anything_is_packed(self):
+        (self.data / "val/class7").mkdir()
+        (self.data / "val/class7/1.jpg").write_bytes(PHOTOGRAPH)
+        done = self.run_program("data", "pack", self.data, self.dir / "packed")
+        self.assertEqual(done.returncode, 65, done.stdout)
+        self.assertIn("val/class7", done.stderr)
+        self.assertFalse((self.dir / "packed").exists())
+
     def test_a_pipe_among_the_photographs_does_not_block(self):
         os.mkfifo(self.data / "train/class0/pipe.jpg")
         done = self.run_program("data", "verify", self.data)

@@ -101,11 +101,14 @@ void pack(std::ostream& out, const DataCommand& command) {
   const std::filesystem::path from(command.what);
   const data::PackOptions options{
       .shorter = command.shorter, .square = command.square, .workers = command.workers};
-  std::vector<std::string> classes;
-  for (const char* split : {"train", "val", "test"}) {
-    if (split != std::string("train") && !std::filesystem::is_directory(from / split)) continue;
-    data::PhotoSet set = data::read_photo_set(from / split, {}, classes);
-    classes = set.classes;
+  std::vector<std::pair<std::string, data::PhotoSet>> sets;
+  for (const std::string split : {"train", "val", "test"}) {
+    if (split != "train" && !std::filesystem::is_directory(from / split)) continue;
+    const auto classes = sets.empty() ? std::vector<std::string>() : sets.front().second.classes;
+    sets.emplace_back(split, data::read_photo_set(from / split, {}, classes));
+  }
+  // All are listed first, so that a fault of the last is told before the first takes its hours.
+  for (auto& [split, set] : sets) {
     const data::PackResult result =
         data::pack_photos(*data::folder_source(std::move(set)), command.to / split, options);
     out << fmt::format("{}: {} photographs, {:.1f} MB in {} files, {} bad ones left out\n", split,
