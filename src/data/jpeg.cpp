@@ -101,9 +101,15 @@ void check_magic(std::span<const std::uint8_t> file) {
   throw DataError(detail::concat("[decode_jpeg] ", decoder.message.data()));
 }
 
+/// Whether libjpeg-turbo can decode parts of the picture, and at reduced size. Where more than two
+/// rows or columns share a colour, 2.1 gives wrong pixels, reports damage, or never returns.
+bool can_be_cut(const jpeg_decompress_struct& info) {
+  return info.max_h_samp_factor <= 2 && info.max_v_samp_factor <= 2;
+}
+
 /// Returns the largest reduction of the inverse DCT that still gives the sufficient size.
 unsigned reduction(const jpeg_decompress_struct& info, const DecodeOptions& options) {
-  if (options.enough_height <= 0 || options.enough_width <= 0) return 1;
+  if (options.enough_height <= 0 || options.enough_width <= 0 || !can_be_cut(info)) return 1;
   for (unsigned by = 8; by > 1; by /= 2) {
     if ((info.image_height + by - 1) / by >= static_cast<std::uint64_t>(options.enough_height) &&
         (info.image_width + by - 1) / by >= static_cast<std::uint64_t>(options.enough_width))
@@ -132,7 +138,7 @@ void ink_to_light(const std::uint8_t* cmyk, std::int64_t width, std::uint8_t* rg
 /// upsampling reads neighbouring pixels.
 Box rows_and_columns(const jpeg_decompress_struct& info, const Box& region) {
   const std::int64_t height = info.output_height, width = info.output_width;
-  if (region.height <= 0) return {0, 0, height, width};
+  if (region.height <= 0 || !can_be_cut(info)) return {0, 0, height, width};
   constexpr std::int64_t kMargin = 32;  // At least one row of the largest blocks on each side.
   const auto span = [](std::int64_t begin, std::int64_t length, std::int64_t whole,
                        std::int64_t out) {

@@ -108,6 +108,9 @@ std::vector<W> mean_values(const Normalization& normalization, const Shape& imag
               "[loader] the mean image is of ", mean.height, "x", mean.width, "x", mean.channels,
               ", and the images are of ", image[0], "x", image[1], "x", image[2],
               "; use one of their channels and at least their size");
+  DKFAC_CHECK(std::ssize(mean.values) == mean.height * mean.width * mean.channels,
+              "[loader] the mean image has ", mean.values.size(), " values for ", mean.height, "x",
+              mean.width, "x", mean.channels, "; give one for each");
   std::vector<W> out;
   out.reserve(static_cast<std::size_t>(image.numel()));
   const std::int64_t row = image[1] * image[2];

@@ -89,10 +89,12 @@ void PhotoMaker::make(std::int64_t batch, MadeBatch& out) {
   check_limit();
 }
 
-/// Produces sample i of the batch from position `place` in the order of the epoch, or a later one.
+/// Produces sample i of the batch from position `place` in the order of the epoch, or a later one;
+/// none where check_limit() will throw, as it may have to read the whole set to find a good one.
 void PhotoMaker::make_sample(Worker& worker, std::int64_t place, std::int64_t i, MadeBatch& out) {
   const std::int64_t count = std::ssize(order());
   for (std::int64_t tried = 0; tried < count; ++tried) {
+    if (static_cast<double>(tried) > most_bad()) return;
     const std::int64_t sample = order()[static_cast<std::size_t>((place + tried) % count)];
     if (try_sample(worker, sample, i, out)) return;
     if (photos_.options.bad == BadPhoto::skip) continue;
@@ -142,20 +144,27 @@ void PhotoMaker::note_bad(std::int64_t sample, const std::string& why) {
   met_.insert(sample);
 }
 
+double PhotoMaker::samples_of_rank() const {
+  return static_cast<double>(std::min(batches() * sampler().global_batch, sampler().count)) /
+         ranks();
+}
+
+double PhotoMaker::most_bad() const {
+  return std::ceil(photos_.options.bad_limit * samples_of_rank());
+}
+
 /// Checks the limit of damaged photographs between batches, where the result does not depend on the
 /// order of threads.
 void PhotoMaker::check_limit() {
-  const double samples =
-      static_cast<double>(std::min(batches() * sampler().global_batch, sampler().count)) / ranks();
-  const double limit = photos_.options.bad_limit;
   const std::lock_guard lock(mutex_);
-  if (static_cast<double>(met_.size()) <= std::ceil(limit * samples)) return;
+  if (static_cast<double>(met_.size()) <= most_bad()) return;
   std::string names;
   std::size_t named = 0;
   for (const auto& [sample, why] : bad_)
     if (met_.contains(sample) && named++ < kNames) names += "\n  " + why;
-  throw DataError(detail::concat("[loader] ", met_.size(), " of at most ", std::llround(samples),
-                                 " photographs of data set '", data_.name, "' are bad, and ", limit,
+  throw DataError(detail::concat("[loader] ", met_.size(), " of at most ",
+                                 std::llround(samples_of_rank()), " photographs of data set '",
+                                 data_.name, "' are bad, and ", photos_.options.bad_limit,
                                  " of them may be; the first:", names));
 }
 

@@ -44,6 +44,8 @@ class PhotoMaker final : public BatchMaker {
   void write(Worker& worker, std::int64_t sample, std::int64_t i, MadeBatch& out);
   [[nodiscard]] bool is_known_bad(std::int64_t sample);
   void note_bad(std::int64_t sample, const std::string& why);
+  [[nodiscard]] double samples_of_rank() const;  ///< In an epoch, on average.
+  [[nodiscard]] double most_bad() const;         ///< Of them may be damaged.
   void check_limit();
   void gather_times();
 

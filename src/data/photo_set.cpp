@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <fcntl.h>
 #include <map>
 #include <memory>
 #include <optional>
@@ -186,12 +187,17 @@ void read_file(const fs::path& path, std::vector<std::uint8_t>& out, std::int64_
     if (why == ENOENT || why == ENOTDIR) throw MissingInput(text);
     throw IoError(text);
   };
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"),
-                                                             std::fclose);
+  // To open a pipe would otherwise wait for a writer.
+  const int opened = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (opened < 0) fail(errno);
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(::fdopen(opened, "rb"), std::fclose);
   if (file == nullptr) fail(errno);
   struct stat about {};
-  if (::fstat(::fileno(file.get()), &about) != 0) fail(errno);
+  if (::fstat(opened, &about) != 0) fail(errno);
   if (S_ISDIR(about.st_mode)) fail(EISDIR);
+  if (!S_ISREG(about.st_mode))
+    throw IoError(detail::concat("[read_file] cannot read ", path.string(),
+                                 ": it is a pipe or device; remove it, or put a file there"));
   if (about.st_size > limit)
     throw DataError(detail::concat("[read_file] ", path.string(), " has ", about.st_size,
                                    " bytes, and ", limit, " are the limit"));

@@ -81,7 +81,7 @@ void check_photo(const ShardPhoto& photo, std::size_t classes, std::uint64_t beg
 }  // namespace
 
 MappedFile::MappedFile(const std::filesystem::path& path) {
-  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // Of a pipe, too.
   if (file < 0) cannot_read(path, errno);
   struct stat about {};
   int why = ::fstat(file, &about) != 0 ? errno : S_ISREG(about.st_mode) ? 0 : EISDIR;

@@ -1,8 +1,10 @@
 #include "data/worker_pool.h"
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 
+#include "dkfac/core/error.h"
 #include "dkfac/core/threads.h"
 
 #include "core/shared/wait_watch.h"
@@ -15,11 +17,23 @@ int photo_workers(int wanted) {
 }
 
 WorkerPool::WorkerPool(int workers) {
-  for (int worker = 1; worker < workers; ++worker)
-    threads_.emplace_back([this, worker] { serve(worker); });
+  threads_.reserve(static_cast<std::size_t>(std::max(workers, 1)) - 1);
+  try {
+    for (int worker = 1; worker < workers; ++worker)
+      threads_.emplace_back([this, worker] { serve(worker); });
+  } catch (const std::exception& error) {  // Of the system, or no memory.
+    const std::size_t begun = threads_.size() + 1;
+    end();
+    throw Error(detail::concat("[worker_pool] only ", begun, " of ", workers,
+                               " workers could be started (", error.what(),
+                               "); use fewer, or raise the limit on threads or memory"));
+  }
 }
 
-WorkerPool::~WorkerPool() {
+WorkerPool::~WorkerPool() { end(); }
+
+/// Ends the threads, which are waiting.
+void WorkerPool::end() {
   {
     const std::lock_guard lock(mutex_);
     stop_ = true;

@@ -17,6 +17,7 @@ namespace dkfac::data {
 /// threads hold no OpenMP threads and sleep between calls.
 class WorkerPool {
  public:
+  /// Throws Error when the system does not allow so many threads.
   explicit WorkerPool(int workers);
   ~WorkerPool();
   WorkerPool(const WorkerPool&) = delete;
@@ -29,6 +30,7 @@ class WorkerPool {
   void run(std::int64_t items, const std::function<void(int worker, std::int64_t item)>& body);
 
  private:
+  void end();
   void serve(int worker);
   void work(int worker, std::unique_lock<std::mutex>& lock);
 

@@ -124,9 +124,9 @@ class Photographs(unittest.TestCase):
                 folder.mkdir(parents=True, exist_ok=True)
                 (folder / f"{i}.JPEG").write_bytes(PHOTOGRAPH)
 
-    def run_program(self, *arguments):
+    def run_program(self, *arguments, **variables):
         return subprocess.run([DKFAC, *map(str, arguments)], capture_output=True, text=True,
-                              timeout=120)
+                              timeout=120, env={**os.environ, **variables})
 
     def test_verify_tells_what_is_there(self):
         done = self.run_program("data", "verify", self.data)
@@ -140,6 +140,35 @@ class Photographs(unittest.TestCase):
         done = self.run_program("data", "verify", self.data)
         self.assertEqual(done.returncode, 65, done.stdout)
         self.assertIn("class1/1.JPEG: [decode_jpeg] this is a PNG file", done.stdout)
+
+    def test_verify_names_bad_ones_of_both_splits(self):
+        for name in ("train/class0/2.JPEG", "val/class1/1.JPEG"):
+            (self.data / name).write_bytes(b"\x89PNG")
+        done = self.run_program("data", "verify", self.data)
+        self.assertEqual(done.returncode, 65, done.stdout)
+        self.assertIn("class0/2.JPEG: [decode_jpeg] this is a PNG file", done.stdout)
+        self.assertIn("class1/1.JPEG: [decode_jpeg] this is a PNG file", done.stdout)
+        self.assertIn("2 of 24 photographs", done.stderr)
+
+    def test_verify_by_name_does_not_write_to_the_folder_either(self):
+        self.data.rename(self.dir / "image-folder")
+        done = self.run_program("data", "verify", "image-folder", DKFAC_DATA=str(self.dir))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(sorted(p.name for p in (self.dir / "image-folder").iterdir()), ["train", "val"])
+
+    def test_a_class_unknown_in_training_is_named_before_anything_is_packed(self):
+        (self.data / "val/class7").mkdir()
+        (self.data / "val/class7/1.jpg").write_bytes(PHOTOGRAPH)
+        done = self.run_program("data", "pack", self.data, self.dir / "packed")
+        self.assertEqual(done.returncode, 65, done.stdout)
+        self.assertIn("val/class7", done.stderr)
+        self.assertFalse((self.dir / "packed").exists())
+
+    def test_a_pipe_among_the_photographs_does_not_block(self):
+        os.mkfifo(self.data / "train/class0/pipe.jpg")
+        done = self.run_program("data", "verify", self.data)
+        self.assertEqual(done.returncode, 74, done.stderr)
+        self.assertIn("class0/pipe.jpg", done.stderr)
 
     def test_an_empty_class_is_named(self):
         (self.data / "train/class7").mkdir()

@@ -160,7 +160,7 @@ std::int64_t differences(const data::Image& a, const data::Image& b, const data:
 /// Kinds of files whose upsampling looks around in different ways.
 std::vector<JpegFile> kinds() {
   std::vector<JpegFile> out;
-  for (const auto& [across, down] : {std::pair{1, 1}, {2, 1}, {2, 2}, {1, 2}, {4, 1}})
+  for (const auto& [across, down] : {std::pair{1, 1}, {2, 1}, {2, 2}, {1, 2}})
     for (const bool progressive : {false, true})
       out.push_back({.height = 171,
                      .width = 197,
@@ -192,6 +192,27 @@ TEST(Jpeg, ARegionHasThePixelsOfTheWhole) {
           << " progressive " << kind.progressive << " channels " << kind.channels;
       if (region.width < 40 && region.height < 40) {
         EXPECT_GT(differences(whole, part, {0, 0, whole.height, whole.width}), 0);
+      }
+    }
+  }
+}
+
+// Of a good file of 2x4, libjpeg-turbo 2.1 reports damage when a region is decoded at half the
+// size, and never returns when the file is progressive.
+TEST(Jpeg, APictureWhereManyPixelsShareAColourIsDecodedWhole) {
+  for (const bool progressive : {false, true}) {
+    for (const auto& [across, down] : {std::pair{2, 4}, {4, 2}, {4, 1}, {1, 4}}) {
+      const Bytes file = encode_jpeg({.height = 138,
+                                      .width = 131,
+                                      .progressive = progressive,
+                                      .across = across,
+                                      .down = down});
+      const data::Image whole = decoded(file);
+      for (const std::int64_t enough : {60, 0}) {
+        const data::DecodeOptions options{
+            .enough_height = enough, .enough_width = enough, .region = {50, 31, 10, 10}};
+        ASSERT_EQ(complaint(file, options), "") << across << "x" << down << " enough " << enough;
+        EXPECT_EQ(decoded(file, options).pixels, whole.pixels) << across << "x" << down;
       }
     }
   }

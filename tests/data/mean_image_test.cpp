@@ -211,6 +211,10 @@ TEST(MeanImage, HasToFitTheImages) {
                      .values = std::vector<double>(static_cast<std::size_t>(shape.numel()), 0.5)});
     EXPECT_THROW((void)loaded_images(data), InvalidArgument) << shape;
   }
+  MeanImage short_of_values = good;
+  short_of_values.values.pop_back();
+  data.mean_image = shared_mean(short_of_values);
+  EXPECT_THROW((void)loaded_images(data), InvalidArgument);
   data.mean_image = shared_mean(good);
   EXPECT_NO_THROW((void)loaded_images(data));
   Dataset photos = evaluated_photos(std::make_shared<MadePhotos>(mixed_sizes(9)), true);

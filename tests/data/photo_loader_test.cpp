@@ -223,6 +223,16 @@ TEST(PhotoLoader, WithoutAnyGoodOneThereIsNoBatch) {
   EXPECT_NE(failure_of(dataset(files, options(2))).find("no good photograph"), std::string::npos);
 }
 
+TEST(PhotoLoader, DoesNotReadAWholeDamagedSetBeforeItSaysSo) {
+  PhotoFiles files;
+  for (int i = 0; i < 300; ++i) files.write("train/x/" + std::to_string(i) + ".jpg", {});
+  data::PhotoOptions how = options(2);
+  how.bad_limit = 0.003;  // 0.9, and so 1: two are read for each of the first 8 samples.
+  const std::string what = failure_of(dataset(files, how));
+  EXPECT_NE(what.find("9 of at most 300"), std::string::npos) << what;
+  EXPECT_NE(what.find("the file is empty"), std::string::npos) << what;
+}
+
 TEST(PhotoLoader, AFileThatIsGoneStopsWhateverThePolicy) {
   PhotoFiles files;
   files.fill("train", 1, 8);

@@ -3,6 +3,7 @@
 #include "dkfac/data/photo_set.h"
 
 #include <fstream>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <gtest/gtest.h>
@@ -169,6 +170,9 @@ TEST_F(PhotoSetTest, ReadsFilesAndSaysWhyItCannot) {
   EXPECT_THROW(read_file(split() / "cat/b.jpg", bytes), MissingInput);
   EXPECT_THROW(read_file(split() / "cat", bytes), IoError);
   EXPECT_THROW(read_file(split() / "cat/a.jpg", bytes, 2), DataError);
+  ASSERT_EQ(::mkfifo((split() / "cat/pipe.jpg").c_str(), 0600), 0);
+  EXPECT_THROW(read_file(split() / "cat/pipe.jpg", bytes), IoError) << "and does not wait";
+  EXPECT_THROW(read_file("/dev/null", bytes), IoError);
 }
 
 }  // namespace

@@ -2,11 +2,17 @@
 
 #include "data/worker_pool.h"
 
+#include <cstdlib>
+#include <iostream>
 #include <stdexcept>
 #include <string>
+#include <sys/resource.h>
+#include <unistd.h>
 #include <vector>
 
 #include <gtest/gtest.h>
+
+#include "dkfac/core/error.h"
 
 namespace dkfac::data {
 namespace {
@@ -45,6 +51,25 @@ TEST(WorkerPool, RethrowsTheExceptionOfTheLowestItemAndContinues) {
     pool.run(1, [&](int, std::int64_t) { ++done; });
     EXPECT_EQ(done, 1);
   }
+}
+
+/// Starts more workers than the system allows, and writes the message.
+[[noreturn]] void start_too_many() {
+  const rlimit few{6, 6};  // Processes and threads of a user; there is no limit for root.
+  const bool limited =
+      (::getuid() != 0 || ::setuid(65534) == 0) && ::setrlimit(RLIMIT_NPROC, &few) == 0;
+  try {
+    const WorkerPool pool(64);
+  } catch (const Error& error) {
+    std::cerr << error.what();
+    std::_Exit(limited ? 0 : 1);
+  }
+  std::_Exit(2);
+}
+
+TEST(WorkerPoolDeathTest, SaysThatThreadsCouldNotBeStarted) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(start_too_many(), ::testing::ExitedWithCode(0), "of 64 workers could be started");
 }
 
 }  // namespace

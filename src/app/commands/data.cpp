@@ -36,8 +36,8 @@ std::string size_text(const data::ImageSize& size) {
   return fmt::format("{}x{}", size.height, size.width);
 }
 
-/// Prints a report of photographs, all of which are decoded.
-void print_photos(std::ostream& out, const data::Dataset& data) {
+/// Prints a report of photographs, all of which are decoded. Returns the number of bad ones.
+std::size_t print_photos(std::ostream& out, const data::Dataset& data) {
   const data::PhotoReport report = data::check_photos(*data.photos->source);
   const std::vector<std::int64_t> classes = histogram(data);
   const auto [least, most] = std::ranges::minmax(classes);
@@ -50,14 +50,10 @@ void print_photos(std::ostream& out, const data::Dataset& data) {
   constexpr std::size_t kNames = 10;
   for (std::size_t i = 0; i < std::min(kNames, report.bad.size()); ++i)
     out << fmt::format("    {}\n", printable(report.bad[i], kName));
-  if (!report.bad.empty())
-    throw DataError(
-        fmt::format("[data] {} of {} photographs of {} are bad; replace or remove them, "
-                    "or train with data.bad_sample = \"skip\"",
-                    report.bad.size(), data.count, data.name));
+  return report.bad.size();
 }
 
-void print_split(std::ostream& out, const data::Dataset& data) {
+std::size_t print_split(std::ostream& out, const data::Dataset& data) {
   if (data.photos != nullptr) return print_photos(out, data);
   const data::Normalization normalization = data::normalization_of(data);
   out << fmt::format("{}\n", data.name) << fmt::format("  samples      {}\n", data.count)
@@ -66,16 +62,20 @@ void print_split(std::ostream& out, const data::Dataset& data) {
       << fmt::format("  mean         {}\n", list(normalization.mean))
       << fmt::format("  deviation    {}\n", list(normalization.stddev))
       << fmt::format("  fingerprint  {:016x}\n", data::fingerprint(data));
+  return 0;
 }
 
 data::DataSource source_of(const std::string& what) {
+  data::DataSource source{.name = what};
+  // A folder that is verified is not written to, and all of it is read.
+  source.photo_index = false;
   const std::vector<std::string> names = data::data_names();
-  if (std::ranges::find(names, what) != names.end()) return {.name = what};
+  if (std::ranges::find(names, what) != names.end()) return source;
   const bool is_path = what.find('/') != std::string::npos || std::filesystem::exists(what);
   DKFAC_CHECK(is_path, "[data] '", what, "' is neither a folder nor a data set; known are ",
               fmt::format("{}", fmt::join(names, ", ")));
-  data::DataSource source{.name = data::data_name_at(what), .path = what};
-  source.photo_index = false;  // Verification does not write to the folder.
+  source.name = data::data_name_at(what);
+  source.path = what;
   return source;
 }
 
@@ -84,8 +84,12 @@ void verify(std::ostream& out, const std::string& what) {
   if (const auto folder = data::data_folder(source); !folder.empty())
     out << fmt::format("{} in {}\n", source.name, folder.string());
   const data::DataSplits data = data::load_data(source);
-  print_split(out, data.train);
-  print_split(out, data.test);
+  const std::size_t bad = print_split(out, data.train) + print_split(out, data.test);
+  if (bad > 0)
+    throw DataError(
+        fmt::format("[data] {} of {} photographs of {} are bad; replace or remove them, "
+                    "or train with data.bad_sample = \"skip\"",
+                    bad, data.train.count + data.test.count, source.name));
   if (data.train.photos == nullptr) return;
   for (const char* split : {"train", "val", "test"}) {
     const std::filesystem::path folder = data::data_folder(source) / split;
@@ -97,11 +101,14 @@ void pack(std::ostream& out, const DataCommand& command) {
   const std::filesystem::path from(command.what);
   const data::PackOptions options{
       .shorter = command.shorter, .square = command.square, .workers = command.workers};
-  std::vector<std::string> classes;
-  for (const char* split : {"train", "val", "test"}) {
-    if (split != std::string("train") && !std::filesystem::is_directory(from / split)) continue;
-    data::PhotoSet set = data::read_photo_set(from / split, {}, classes);
-    classes = set.classes;
+  std::vector<std::pair<std::string, data::PhotoSet>> sets;
+  for (const std::string split : {"train", "val", "test"}) {
+    if (split != "train" && !std::filesystem::is_directory(from / split)) continue;
+    const auto classes = sets.empty() ? std::vector<std::string>() : sets.front().second.classes;
+    sets.emplace_back(split, data::read_photo_set(from / split, {}, classes));
+  }
+  // All are listed first, so that a fault of the last is told before the first takes its hours.
+  for (auto& [split, set] : sets) {
     const data::PackResult result =
         data::pack_photos(*data::folder_source(std::move(set)), command.to / split, options);
     out << fmt::format("{}: {} photographs, {:.1f} MB in {} files, {} bad ones left out\n", split,
