@@ -42,7 +42,8 @@ class Comm:
 
     @staticmethod
     def world(timeout=120.0):
-        """The ranks that torchrun, mpirun or srun started; one without a launcher."""
+        """The ranks that torchrun, mpirun or srun started; one without a launcher. Where a launcher sets no
+        MASTER_ADDR, as mpirun, this takes a library that was built with MPI (DKFAC_MPI=ON), which a wheel is not."""
         return _make(library().dkfac_comm_world, _options(timeout))
 
     @staticmethod

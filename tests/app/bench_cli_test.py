@@ -86,6 +86,8 @@ class Bench(Folder):
             with self.subTest(kind=kind, options=options):
                 name = options[0] if len(options) > 1 else "config"
                 self.expect_error(self.dkfac("bench", kind, *options), 64, name, "no effect on this benchmark")
+        self.expect_error(self.dkfac("bench", "resnet50", "--steps", 3, "--epochs-fraction", 0.1), 64, "--steps",
+                          "--epochs-fraction")
 
 
 class Info(Folder):

@@ -110,7 +110,7 @@ TEST(COptions, ContextsAreThoseOfTheLibrary) {
 
 TEST(CReport, CountsLaunches) {
   kfac::StepReport report;
-  report.preconditioning = {.eager = 1, .recorded = 2, .replayed = 3, .refused = 4};
+  report.preconditioning = {.eager = 1, .recorded = 2, .replayed = 3, .refused = 4, .reason = {}};
   const dkfac_step_report r = step_report(report);
   EXPECT_EQ(r.launches_eager, 1);
   EXPECT_EQ(r.launches_recorded, 2);

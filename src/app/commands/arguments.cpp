@@ -154,7 +154,8 @@ void add_recipe_bench(CLI::App& bench, BenchCommand& command) {
   bench
       .add_option("--epochs-fraction", command.epochs,
                   "resnet50: train this part of an epoch instead of --steps")
-      ->check(above(0, kMost));
+      ->check(above(0, kMost))
+      ->excludes(bench.get_option("--steps"));
   add_device(bench, command.set);
 }
 

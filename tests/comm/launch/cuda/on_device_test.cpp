@@ -6,6 +6,7 @@
 #include "dkfac/comm/in_process.h"
 #include "dkfac/comm/nccl.h"
 #include "dkfac/core/error.h"
+#include "dkfac/core/ops.h"
 
 #include "comm/cuda/device_ranks.h"
 #include "comm/tcp_ranks.h"
@@ -26,7 +27,10 @@ bool has_devices(int count) {
 void expect_sums(Communicator& comm, Device device) {
   EXPECT_TRUE(comm.supports(device));
   Context ctx(device);
-  Tensor x = testing::on_device(ctx, std::vector<double>{comm.rank() + 1.0});
+  // Without a release of memory, which threads that stand for processes would share: it follows the
+  // streams of all of them.
+  Tensor x = Tensor::empty(ctx, {1}, DType::f64);
+  ops::fill(ctx, x, comm.rank() + 1.0);
   comm.all_reduce(x, ReduceOp::sum, ctx.stream());
   EXPECT_EQ(on_host<double>(ctx, x)[0], comm.size() * (comm.size() + 1) / 2.0);
   comm.barrier();
