@@ -170,9 +170,8 @@ std::vector<Listener::Connection> Listener::receive(int ms) {
 
 AddressBook rendezvous(int rank, int size, const std::string& host, std::uint16_t port,
                        std::uint16_t own_port, const Deadline& deadline) {
-  AddressBook book = rank == 0 ? gather(size, port, own_port, deadline)
-                               : join(rank, size, {resolve(host), port}, own_port, deadline);
-  return book;
+  if (rank == 0) return gather(size, port, own_port, deadline);
+  return join(rank, size, {resolve(host, deadline), port}, own_port, deadline);
 }
 
 Node::Node(int rank, int size, const std::string& host, std::uint16_t port,

@@ -41,7 +41,9 @@ sockaddr* generic(sockaddr_in& address) { return reinterpret_cast<sockaddr*>(&ad
 
 Socket new_socket() {
   Socket socket(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!socket.open()) throw_errno("cannot make a socket");
+  if (!socket.open())
+    throw_errno("cannot make a socket",
+                errno == EMFILE || errno == ENFILE ? "; raise the limit (ulimit -n)" : "");
   return socket;
 }
 
@@ -121,12 +123,15 @@ std::string to_string(const Endpoint& endpoint) {
 
 bool is_loopback(std::uint32_t address) { return address >> 24 == 127; }
 
-std::uint32_t resolve(const std::string& host) {
+std::uint32_t resolve(const std::string& host, const Deadline& deadline) {
   addrinfo hints{};
   hints.ai_family = AF_INET;
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* found = nullptr;
-  const int code = getaddrinfo(host.c_str(), nullptr, &hints, &found);
+  int code = getaddrinfo(host.c_str(), nullptr, &hints, &found);
+  for (; code == EAI_AGAIN && !deadline.passed();
+       code = getaddrinfo(host.c_str(), nullptr, &hints, &found))
+    std::this_thread::sleep_for(std::chrono::milliseconds(kRetryMs));
   if (code != 0 || found == nullptr)
     throw CommError(detail::concat("[tcp] the host '", host, "' has no IPv4 address (",
                                    gai_strerror(code), "); check MASTER_ADDR"));

@@ -43,8 +43,10 @@ struct Endpoint {
 [[nodiscard]] std::string to_string(const Endpoint& endpoint);
 [[nodiscard]] bool is_loopback(std::uint32_t address);
 
-/// Resolves a host name to an IPv4 address. Throws CommError when the name is unknown.
-[[nodiscard]] std::uint32_t resolve(const std::string& host);
+/// Resolves a host name to an IPv4 address, retrying until the deadline while the name server does
+/// not answer, as on a machine that has just started. Throws CommError, at once when the name is
+/// unknown.
+[[nodiscard]] std::uint32_t resolve(const std::string& host, const Deadline& deadline);
 /// Listens at `port` on all addresses of this machine; 0 chooses a free port. Throws CommError,
 /// e.g. when the port is in use.
 [[nodiscard]] Socket listen_at(std::uint16_t port);

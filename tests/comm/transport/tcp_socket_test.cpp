@@ -9,6 +9,7 @@
 
 #include "dkfac/core/error.h"
 
+#include "comm/conformance.h"
 #include "comm/transport/tcp_mesh.h"
 
 namespace dkfac::comm {
@@ -131,6 +132,12 @@ TEST(TcpListener, MakesRoomWhereNoFilesAreLeft) {
   callers.push_back(connection(listener, 7));
   const FileLimit limit(2);
   EXPECT_EQ(connections_of(listener, 1).size(), 1U);
+}
+
+TEST(TcpSocket, NamesTheLimitOfOpenFiles) {
+  const FileLimit none_left(0);
+  const std::string message = testing::message_of<CommError>([] { (void)listen_at(0); });
+  EXPECT_TRUE(testing::contains(message, "ulimit -n")) << message;
 }
 
 TEST(TcpListener, SaysSoWhereThereIsNoRoomToMake) {
