@@ -49,6 +49,7 @@ void PolynomialLr::validate() const {
 }
 
 double PiecewiseLinearLr::at(double epoch) const {
+  if (std::isnan(epoch)) return epoch;
   const auto after = knot_after(knots, epoch);
   if (after == knots.begin()) return knots.empty() ? 0 : knots.front().second;
   const auto [e0, lr_at_e0] = *std::prev(after);
@@ -75,6 +76,7 @@ void CosineLr::validate() const {
 }
 
 double StepLr::at(double epoch) const {
+  if (std::isnan(epoch)) return epoch;
   const auto after = knot_after(knots, epoch);
   if (after == knots.begin()) return knots.empty() ? 0 : knots.front().second;
   return std::prev(after)->second;

@@ -112,6 +112,15 @@ TEST(StepLr, KeepsEachValueUntilTheNextKnot) {
   EXPECT_THROW((StepLr{{{1, 1}, {0, 2}}}.validate()), InvalidArgument);
 }
 
+TEST(LrSchedules, HaveNoRateWhereTheEpochIsNoNumber) {
+  const double nan = std::nan("");
+  EXPECT_TRUE(std::isnan(PolynomialLr{.lr0 = 1}.at(nan)));
+  EXPECT_TRUE(std::isnan(PiecewiseLinearLr{{{0, 1}, {2, 0}}}.at(nan)));
+  EXPECT_TRUE(std::isnan(CosineLr{.lr0 = 1}.at(nan)));
+  EXPECT_TRUE(std::isnan(StepLr{{{0, 1}, {2, 0.1}}}.at(nan)));
+  EXPECT_TRUE(std::isnan(warmup_factor(nan, 5)));
+}
+
 TEST(WarmupFactor, RisesFromFirstToOne) {
   EXPECT_EQ(warmup_factor(0, 5), 0);
   EXPECT_NEAR(warmup_factor(1, 5), 0.2, kTolerance);

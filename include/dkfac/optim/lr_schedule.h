@@ -7,6 +7,8 @@
 
 namespace dkfac::optim {
 
+// The rate at an epoch that is not a number is not a number: optimizers refuse it.
+
 /// Polynomial decay, SP-NGD eq. 21 (where `last` = 0): lr0 until `start`, then
 ///   last + (lr0 - last) (1 - (e - start)/(end - start))^power,
 /// and `last` from `end` on. Epochs e are fractional. Requires end > start >= 0, power > 0.

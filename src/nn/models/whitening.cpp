@@ -17,7 +17,7 @@ void check_arguments(const WhiteningImages& images, const WhiteningOptions& opti
   DKFAC_CHECK(options.epsilon >= 0, "[whitening] epsilon is ", options.epsilon,
               "; it must be >= 0");
   const Shape shape{images.count, images.height, images.width, images.channels};
-  DKFAC_CHECK(images.count > 0 && static_cast<std::int64_t>(images.pixels.size()) == shape.numel(),
+  DKFAC_CHECK(shape.numel() > 0 && static_cast<std::int64_t>(images.pixels.size()) == shape.numel(),
               "[whitening] ", images.pixels.size(), " pixels were given for images ", shape,
               "; give all pixels of at least one image");
   DKFAC_CHECK(images.height >= options.kernel && images.width >= options.kernel,
@@ -27,6 +27,9 @@ void check_arguments(const WhiteningImages& images, const WhiteningOptions& opti
   DKFAC_CHECK(images.mean.size() == channels && images.stddev.size() == channels, "[whitening] ",
               images.mean.size(), " means and ", images.stddev.size(),
               " deviations were given for ", channels, " channels; give one of each per channel");
+  for (const double stddev : images.stddev)
+    DKFAC_CHECK(stddev > 0 && std::isfinite(stddev), "[whitening] a deviation of a channel is ",
+                stddev, "; it must be positive and finite");
 }
 
 /// Writes images [first, first + n), normalised, to x[n,h,w,c].

@@ -208,6 +208,15 @@ TEST(Whitening, RefusesWhatItCannotWhiten) {
   EXPECT_EQ(refusal({.epsilon = 0.01}), "");
   const Normalization of_one_channel{{0.5}, {0.2}};
   EXPECT_THROW((void)whitening_filters(ctx, images_of(data, of_one_channel)), InvalidArgument);
+  for (const double stddev : {0.0, -0.2, std::nan("")}) {
+    const Normalization wrong{{0.5, 0.5, 0.5}, {0.2, stddev, 0.2}};
+    EXPECT_TRUE(contains(message_of([&] { (void)whitening_filters(ctx, images_of(data, wrong)); }),
+                         "deviation"));
+  }
+  const WhiteningImages without_channels{
+      .pixels = {}, .count = 2, .height = 4, .width = 4, .mean = {}, .stddev = {}};
+  EXPECT_TRUE(contains(message_of([&] { (void)whitening_filters(ctx, without_channels); }),
+                       "0 pixels were given"));
 }
 
 }  // namespace
