@@ -140,7 +140,10 @@ OptimizerAttachment::OptimizerAttachment(Model& model, optim::Optimizer& optimiz
   model.set_observer(this);
 }
 
-OptimizerAttachment::~OptimizerAttachment() { model_.set_observer(nullptr); }
+OptimizerAttachment::~OptimizerAttachment() {
+  // One that was made since has taken its place.
+  if (model_.observer() == this) model_.set_observer(nullptr);
+}
 
 void OptimizerAttachment::on_forward(Layer& layer, ConstTensorView input) {
   if (!pass_.statistics) return;

@@ -69,6 +69,7 @@ class Model {
 
   void visit(const std::function<void(Layer&)>& f) { root_->visit(f); }
   void set_observer(LayerObserver* observer);
+  [[nodiscard]] LayerObserver* observer() const { return observer_; }
   /// BatchNorm2d::set_ranks() of every BatchNorm2d, with one communicator: its batches are
   /// normalised together with those of the other `ranks`. A GraphedPasses then records nothing.
   /// Null: each rank for itself. Throws InvalidArgument as that does.

@@ -209,5 +209,20 @@ TEST(PassUse, AddsGradientsUntilTheyAreAnnounced) {
   }
 }
 
+TEST(OptimizerAttachment, LeavesTheModelToOneThatWasMadeSince) {
+  Context ctx;
+  const auto model = two_pass_model(ctx);
+  FakeOptimizer first, second;
+  auto attachment = std::make_unique<OptimizerAttachment>(*model, first);
+  attachment = std::make_unique<OptimizerAttachment>(*model, second);
+  attachment->set_scale({.global_batch = 40});
+  const Tensor x = forward(ctx, *model, 1);
+  backward(ctx, *model, 2);
+  EXPECT_TRUE(first.calls.empty());
+  EXPECT_FALSE(second.calls.empty());
+  attachment.reset();
+  EXPECT_EQ(model->observer(), nullptr);
+}
+
 }  // namespace
 }  // namespace dkfac::nn
