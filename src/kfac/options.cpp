@@ -2,6 +2,7 @@
 
 #include "dkfac/core/error.h"
 
+#include "kfac/inverse/robust_inverse.h"
 #include "kfac/shared/fields.h"
 
 namespace dkfac::kfac {
@@ -38,6 +39,10 @@ void CurvatureOptions::validate() const {
               method == InverseMethod::eigen ? "eigen" : "ekfac",
               ", which adds the whole damping to products and splits nothing; leave it at pi, or "
               "use cholesky");
+  // An inverse checks its own damping; products of eigenvalues are divided by it unchecked.
+  DKFAC_CHECK(method == InverseMethod::cholesky || leaves_room(dtype, damping.lambda),
+              "[curvature options] damping.lambda is ", damping.lambda,
+              ", whose reciprocal is too large for ", dtype, "; raise it, or set dtype to f64");
   if (refresh.staleness == Staleness::adaptive) check_adaptive(*this);
   DKFAC_CHECK(
       method != InverseMethod::ekfac || !refresh.delay_inverses,

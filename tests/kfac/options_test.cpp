@@ -97,6 +97,11 @@ TEST(CurvatureOptions, NamesTheFieldThatIsOutOfRange) {
          o.refresh.inverse_interval = 2;
          o.damping.split = DampingSplit::constant;
        }},
+      {"damping.lambda is 1e-50",
+       [](auto& o) {
+         o.inverse.method = InverseMethod::eigen;
+         o.damping.lambda = 1e-50;
+       }},
       {"refresh.delay_inverses is set with inverse.method ekfac",
        [](auto& o) {
          o.inverse.method = InverseMethod::ekfac;

@@ -85,7 +85,8 @@ class DKFAC_API Preconditioner {
   /// the step to be rejected.
   ///
   /// Within a step, the inputs and the output gradients of a layer must be of the same samples and
-  /// positions, in any order and split. An n of 0 is valid where other ranks or records have
+  /// positions, in any order and split; with InverseMethod::ekfac each input is followed by the
+  /// output gradient of the same batch. An n of 0 is valid where other ranks or records have
   /// samples and RecordScale::global_batch counts them.
   ///
   /// Where wants_input() is false, and for a PlainSpec, the call is ignored and the view is not

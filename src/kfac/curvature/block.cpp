@@ -29,12 +29,14 @@ bool CurvatureBlock::merge_scales(Context& ctx, const CurvatureOptions& options,
 }
 
 void CurvatureBlock::damping_changed() {
-  for (Factor* factor : {&curvature_.a, &curvature_.g}) factor->stale = factor->statistics > 0;
+  for (Factor* factor : {&curvature_.a, &curvature_.g})
+    if (factor->form != FactorForm::eigen) factor->stale = factor->statistics > 0;
 }
 
 void CurvatureBlock::forget_failures() {
   for (Factor* factor : {&curvature_.a, &curvature_.g}) factor->failures = 0;
-  saved_as.clear();
+  saved_a_.clear();
+  saved_g_.clear();
 }
 
 void CurvatureBlock::add_tasks(Context& ctx, const CurvatureOptions& options, RefreshParts parts,
@@ -44,8 +46,9 @@ void CurvatureBlock::add_tasks(Context& ctx, const CurvatureOptions& options, Re
 
 void CurvatureBlock::save_failed(Context& ctx, const CurvatureOptions& options,
                                  StatisticKind kind) {
-  saved_as =
-      save_failed_factor(ctx, options, name, kind == StatisticKind::a ? "a" : "g", factor(kind));
+  const bool is_a = kind == StatisticKind::a;
+  std::string& file = is_a ? saved_a_ : saved_g_;
+  if (file.empty()) file = save_failed_factor(ctx, options, name, is_a ? "a" : "g", factor(kind));
 }
 
 std::unique_ptr<CurvatureBlock> make_block(std::string name, LayerSpec spec) {

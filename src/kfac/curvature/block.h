@@ -47,7 +47,6 @@ class CurvatureBlock {
   int scale_records = 0;                           ///< EKFAC: records in this step.
   bool has_input = false;        ///< EKFAC: an input is kept for the next record of G.
   std::int64_t input_moves = 0;  ///< EKFAC: how often its memory has moved.
-  std::string saved_as;          ///< File of the factor whose inversion failed too often.
 
   /// The statistics of the layer, A before G.
   [[nodiscard]] virtual std::span<const StatisticTraits> statistics() const { return {}; }
@@ -97,12 +96,16 @@ class CurvatureBlock {
   }
 
   [[nodiscard]] virtual FailureCounts failures(StatisticKind) const { return {}; }
-  /// Saves the factor that could not be inverted, and sets `saved_as`.
+  /// Saves the factor whose inversion failed too often, unless it has been.
   void save_failed(Context& ctx, const CurvatureOptions& options, StatisticKind kind);
+  /// The file of a factor whose inversion failed too often; empty where it has not been saved.
+  [[nodiscard]] const std::string& saved_as(StatisticKind kind) const {
+    return kind == StatisticKind::a ? saved_a_ : saved_g_;
+  }
 
   /// Visits averages and inverses. kind: StateKind::owned on the owner, StateKind::owner_copy on
-  /// the other workers.
-  void visit_state(StateVisitor& visitor, StateKind kind);
+  /// the other workers. Numbers of failures that are loaded are at most `limit`.
+  void visit_state(StateVisitor& visitor, StateKind kind, int limit);
   /// CUDA only, after loading a state that was saved on the host, which supports more forms of
   /// inverses: discards an inverse in a form that the device cannot apply. Returns true where one
   /// was discarded, now or by an earlier call; it is then rebuilt from the average.
@@ -119,6 +122,9 @@ class CurvatureBlock {
   }
 
   LayerCurvature curvature_;
+
+ private:
+  std::string saved_a_, saved_g_;
 };
 
 /// Makes the block for a layer specification.

@@ -136,7 +136,8 @@ void Curvature::plan_refresh_schedule() {
                        .layer = s.layer,
                        .owner = s.owner,
                        .inverse_flops = inverse_flops(s.plan.factor),
-                       .intervals = {}});
+                       .intervals = {},
+                       .damped = s.plan.factor.form != FactorForm::eigen});
   schedule_ = RefreshSchedule(std::move(entries));
   schedule_.configure(options_);
 }

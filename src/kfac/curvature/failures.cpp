@@ -49,7 +49,9 @@ std::string Curvature::describe_failure(int other_ranks) {
                           comm_->rank(), ", ", what_failed(failed_at_), " more than ",
                           options_.inverse.max_failed_refreshes, " times in a row at damping ",
                           options_.damping.lambda, "; ", remedy(options_, failed_at_));
-    if (!block.saved_as.empty()) mine += detail::concat("; it has been saved as ", block.saved_as);
+    const std::string& file = block.saved_as(s.traits.kind);
+    if (failed_at_ == FailedAt::inversion && !file.empty())
+      mine += detail::concat("; it has been saved as ", file);
   }
   for (const std::string& said : comm::all_gather_strings(*comm_, mine)) {
     if (said.empty()) continue;
@@ -76,8 +78,7 @@ void Curvature::note_failed() {
     CurvatureBlock& block = at(statistic(id).layer);
     const FailureCounts failures = block.failures(kind);
     note(id, failures.statistic, FailedAt::statistic);
-    if (note(id, failures.inversion, FailedAt::inversion) && block.saved_as.empty())
-      block.save_failed(ctx_, options_, kind);
+    if (note(id, failures.inversion, FailedAt::inversion)) block.save_failed(ctx_, options_, kind);
     note(id, failures.scales, FailedAt::scales);
   }
 }
@@ -86,6 +87,7 @@ void Curvature::note_failed() {
 /// since a damping that changes in every step would hide them all.
 void Curvature::forgive_failures() {
   if (!std::exchange(failure_thrown_, false)) return;
+  finish_inversions(pending_report_);  // Those still in progress have the earlier damping.
   for (const auto& block : layers_) block->forget_failures();
   note_failed();
 }

@@ -9,14 +9,23 @@
 namespace dkfac::kfac {
 namespace {
 
+/// Visits a number of failures in a row. One that is loaded leaves one more try, since its remedy
+/// may be among the options of this object.
+void visit_failures(StateVisitor& visitor, const std::string& name, int limit, int& count) {
+  const int before = count;
+  visitor.number(name, StateKind::owned, count);
+  if (count != before) count = std::min(count, limit);
+}
+
 /// kind: StateKind::owned, or StateKind::owner_copy on the other workers, which have an inverse and
 /// no average.
-void visit_factor(StateVisitor& visitor, const std::string& name, StateKind kind, Factor& factor) {
+void visit_factor(StateVisitor& visitor, const std::string& name, StateKind kind, int limit,
+                  Factor& factor) {
   if (factor.average.is_set()) {
     visitor.number(name + "_statistics", StateKind::owned, factor.statistics);
     visitor.number(name + "_stale", StateKind::owned, factor.stale);
-    visitor.number(name + "_refused", StateKind::owned, factor.refused);
-    visitor.number(name + "_failures", StateKind::owned, factor.failures);
+    visit_failures(visitor, name + "_refused", limit, factor.refused);
+    visit_failures(visitor, name + "_failures", limit, factor.failures);
     visitor.tensor(name + "_average", StateKind::owned, factor.average);
   }
   visitor.number(name + "_good", kind, factor.good);
@@ -37,12 +46,12 @@ void visit_history(StateVisitor& visitor, const std::string& name, StatisticHist
 
 }  // namespace
 
-void CurvatureBlock::visit_state(StateVisitor& visitor, StateKind kind) {
+void CurvatureBlock::visit_state(StateVisitor& visitor, StateKind kind, int limit) {
   visitor.number(name + ".fisher_statistics", kind, curvature_.fisher_statistics);
   if (kind == StateKind::owned)
-    visitor.number(name + ".fisher_refused", kind, curvature_.fisher_refused);
-  if (curvature_.a.is_set()) visit_factor(visitor, name + ".a", kind, curvature_.a);
-  if (curvature_.g.is_set()) visit_factor(visitor, name + ".g", kind, curvature_.g);
+    visit_failures(visitor, name + ".fisher_refused", limit, curvature_.fisher_refused);
+  if (curvature_.a.is_set()) visit_factor(visitor, name + ".a", kind, limit, curvature_.a);
+  if (curvature_.g.is_set()) visit_factor(visitor, name + ".g", kind, limit, curvature_.g);
   if (curvature_.fisher.is_set()) visitor.tensor(name + ".fisher", kind, curvature_.fisher);
   if (curvature_.scales.is_set()) {
     visitor.number(name + ".scale_statistics", kind, curvature_.scale_statistics);
@@ -81,7 +90,9 @@ void Curvature::visit_state(StateVisitor& visitor) {
     if (s.history.is_set()) visit_history(visitor, s.name, s.history);
   }
   for (int i = 0; i < layers(); ++i)
-    if (works(i)) at(i).visit_state(visitor, owns(i) ? StateKind::owned : StateKind::owner_copy);
+    if (works(i))
+      at(i).visit_state(visitor, owns(i) ? StateKind::owned : StateKind::owner_copy,
+                        options_.inverse.max_failed_refreshes);
   if (ctx_.device().is_cuda())
     for (Statistic& s : statistics_) s.foreign = at(s.layer).drop_foreign(ctx_, s.plan.kind);
   drop_records();

@@ -9,6 +9,7 @@ void RefreshSchedule::configure(const CurvatureOptions& options) {
   stagger_ = options.refresh.stagger_inverses;
   statistics_interval_ = options.refresh.statistics_interval;
   inverse_interval_ = options.refresh.inverse_interval;
+  max_interval_ = options.refresh.max_interval;
   if (!stagger_)
     cycle_ = 0;
   else if (cycle_ == 0 || accepted_ == last_rebuild_)
@@ -42,11 +43,14 @@ void RefreshSchedule::choose_offsets() {
 }
 
 void RefreshSchedule::damping_changed() {
-  for (RefreshEntry& e : entries_) e.stale = e.last >= 0;
+  for (RefreshEntry& e : entries_)
+    if (e.damped) e.stale = e.last >= 0;
 }
 
 std::int64_t RefreshSchedule::interval(int statistic) const {
-  return staleness_ == Staleness::adaptive ? entry(statistic).intervals.last : statistics_interval_;
+  if (staleness_ == Staleness::fixed) return statistics_interval_;
+  const std::int64_t chosen = entry(statistic).intervals.last;
+  return max_interval_ > 0 ? std::min<std::int64_t>(chosen, max_interval_) : chosen;
 }
 
 bool RefreshSchedule::due(int statistic) const {

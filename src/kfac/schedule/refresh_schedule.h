@@ -30,6 +30,7 @@ struct RefreshEntry {
   bool stale = false;  ///< Refreshed, or the damping changed, since its inverse was rebuilt.
   int offset = 0;      ///< Step of its rebuild within the cycle, with stagger_inverses; that of its
                        ///< layer. Part of the state, since other owners would choose other offsets.
+  bool damped = true;  ///< The inverse contains the damping; eigenvectors do not.
 };
 
 /// The refresh schedule of all statistics. Only accepted steps are counted, from 0.
@@ -82,6 +83,7 @@ class RefreshSchedule {
   Staleness staleness_ = Staleness::fixed;
   bool stagger_ = false;
   int statistics_interval_ = 1, inverse_interval_ = 1;
+  int max_interval_ = 0;  ///< Of adaptive intervals, those of a loaded state included; 0: none.
   std::int64_t accepted_ = 0;  ///< Accepted steps so far.
   /// Fixed intervals: last step with inverses due; with stagger_inverses, first step of the cycle.
   std::int64_t last_rebuild_ = 0;

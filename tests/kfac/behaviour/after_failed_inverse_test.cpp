@@ -84,6 +84,27 @@ TEST(AfterFailedInverse, AnEarlierStateGoesOnAsIfNothingHadFailed) {
     });
 }
 
+TEST(AfterFailedInverse, ItsStateGoesOnWithMoreDamping) {
+  OneLayer layer(comm::make_self());
+  fail_too_often(layer);
+  Saver saver;
+  layer.preconditioner.visit_state(saver);
+  const std::vector<SavedState> own{saver.state};
+  for (const double lambda : {1e-2, 1e-60}) {
+    kfac::CurvatureOptions options = hopeless();
+    options.damping.lambda = lambda;
+    OneLayer resumed(comm::make_self(), options);
+    Loader loader(own, 0);
+    resumed.preconditioner.visit_state(loader);
+    // One more try, and the same error where nothing has changed.
+    EXPECT_EQ(resumed.step(false).updated, lambda == 1e-2);
+    if (lambda == 1e-60) {
+      EXPECT_THROW((void)resumed.step(false), NumericError);
+    }
+  }
+  EXPECT_THROW((void)layer.step(false), NumericError) << "saving has changed the count";
+}
+
 TEST(AfterFailedInverse, TheOptimizerGoesOnToo) {
   for (const int ranks : {1, 3})
     comm::run_ranks(ranks, [](auto comm) {

@@ -226,6 +226,33 @@ TEST(FailedInverse, IsSavedByItsOwnerAndNamedByEveryRank) {
   });
 }
 
+TEST(FailedInverse, IsSavedAsTheFactorThatTheErrorNames) {
+  const TempFolder folder;
+  kfac::CurvatureOptions options = hopeless();
+  options.inverse.max_failed_refreshes = 0;
+  options.inverse.failure_folder = folder.path().string();
+  kfac::Preconditioner preconditioner(comm::make_self(), options);
+  const auto fc = preconditioner.add_layer("fc", LinearSpec{.in = 2, .out = 2, .bias = false});
+  const std::vector<double> equal{1, 1, 1, 1};
+  std::vector<double> gradient{3, 4, 5, 6};
+  const std::vector<kfac::LayerGrad> grads{{fc, view_of(gradient.data(), {2, 2}), {}}};
+  const auto step = [&] {
+    preconditioner.record_input(fc, view_of(equal.data(), {2, 2}));
+    preconditioner.record_grad_output(fc, view_of(equal.data(), {2, 2}));
+    return preconditioner.step(grads);
+  };
+  EXPECT_EQ(step().failed_factors, 2);
+  try {
+    (void)step();
+    ADD_FAILURE() << "no error";
+  } catch (const NumericError& error) {
+    const std::string what = error.what();
+    EXPECT_NE(what.find("factor G of layer 'fc'"), std::string::npos) << what;
+    EXPECT_NE(what.find("/fc.g."), std::string::npos) << what;
+  }
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 2);
+}
+
 TEST(FailedInverse, IsAnErrorAllTheSameWhereItCannotBeSaved) {
   const TempFolder folder;
   kfac::CurvatureOptions options = hopeless();

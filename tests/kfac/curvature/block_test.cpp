@@ -138,8 +138,8 @@ TEST_F(Blocks, CountWhatIsRefusedOfEachStatistic) {
 
 TEST_F(Blocks, ShowWorkersNoAverageThatOnlyTheOwnerHas) {
   testing::Saver owner, worker;
-  make(kNumber, true)->visit_state(owner, StateKind::owned);
-  make(kNumber, false)->visit_state(worker, StateKind::owner_copy);
+  make(kNumber, true)->visit_state(owner, StateKind::owned, 3);
+  make(kNumber, false)->visit_state(worker, StateKind::owner_copy, 3);
   EXPECT_TRUE(owner.state.contains("layer.a_average"));
   EXPECT_FALSE(worker.state.contains("layer.a_average"));
   EXPECT_TRUE(worker.state.contains("layer.g_inverse"));

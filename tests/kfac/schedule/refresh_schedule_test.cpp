@@ -96,6 +96,18 @@ TEST(RefreshSchedule, RebuildsForAChangedDampingAtTheNextStepOfInverses) {
   EXPECT_EQ(run(schedule, 5, 12)[2].rebuilt, (Steps{6}));
 }
 
+TEST(RefreshSchedule, KeepsWhatDoesNotDependOnTheDamping) {
+  std::vector<RefreshEntry> entries(2);
+  for (RefreshEntry& e : entries) e.exists = e.inverted = true;
+  entries[1].damped = false;
+  RefreshSchedule schedule(std::move(entries));
+  schedule.configure(intervals(100, 3));
+  for (int step = 0; step < 3; ++step) schedule.advance(std::vector<RefreshDecision>(2));
+  schedule.damping_changed();
+  EXPECT_TRUE(schedule.rebuild_due(0));
+  EXPECT_FALSE(schedule.rebuild_due(1));
+}
+
 TEST(RefreshSchedule, LetsEveryStatisticFollowItsOwnInterval) {
   CurvatureOptions options;
   options.refresh.staleness = kfac::Staleness::adaptive;
@@ -205,6 +217,26 @@ TEST(RefreshSchedule, GoesOnFromAStateOfAnEarlierVersion) {
   resumed.visit_state(loader, names);
   const std::vector<Steps> rebuilt = run_changing(resumed, 12, [](int) { return 6; });
   EXPECT_EQ(rebuilt, (std::vector<Steps>{{0, 6}, {0, 6}, {3, 9}, {3, 9}}));
+}
+
+TEST(RefreshSchedule, BoundsTheIntervalsOfALoadedState) {
+  CurvatureOptions adaptive;
+  adaptive.refresh.staleness = kfac::Staleness::adaptive;
+  std::vector<RefreshDecision> decisions(6);
+  decisions[0].interval = 34;
+  const std::vector<std::string> names{"a.a", "a.g", "b.a", "b.g", "c.a", "c.fisher"};
+  RefreshSchedule free = make_timetable(adaptive);
+  (void)run(free, 0, 2, decisions);
+  EXPECT_EQ(free.interval(0), 34);
+  Saver saver;
+  free.visit_state(saver, names);
+  adaptive.refresh.max_interval = 3;
+  RefreshSchedule bounded = make_timetable(adaptive);
+  const std::vector<SavedState> ranks{saver.state};
+  Loader loader(ranks, 0);
+  bounded.visit_state(loader, names);
+  EXPECT_EQ(bounded.interval(0), 3);
+  EXPECT_EQ(run(bounded, 2, 10, decisions)[0].refreshed, (Steps{3, 6, 9}));
 }
 
 TEST(RefreshSchedule, ContinuesFromItsStateUnderEveryRule) {
