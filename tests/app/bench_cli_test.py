@@ -78,6 +78,8 @@ class Bench(Folder):
         self.expect_error(self.dkfac("bench", "comm", "--set", "nonsense=1"), 64, "nonsense=1",
                           "no effect on comm")
         self.expect_error(self.dkfac("bench", "comm", "--device", "cuda"), 64, "on the CPU")
+        self.expect_error(self.dkfac("bench", "resnet50", self.config, "--device", "none", "--set", "run.threads=1"),
+                          64, "run.device", '"none"')
 
     def test_options_of_another_benchmark(self):
         for kind, *options in (("comm", "--batch", 4), ("comm", "--cycle", "2,8"), ("step", "--max-bytes", 2048),

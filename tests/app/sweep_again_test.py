@@ -4,6 +4,7 @@
 Environment as for cli_support.py.
 """
 import json
+import shutil
 import unittest
 
 from sweep_test import SHORT, Sweeping
@@ -48,6 +49,28 @@ class Again(Sweeping):
         self.assertIn("configurations", self.state())
         self.write("base.toml", SHORT.replace("global_batch = 32", "global_batch = 64"))
         self.assertEqual(self.sweep("--force").returncode, 0)
+
+    def test_data_that_have_moved(self):
+        base = SHORT.replace("[data]", '[checkpoint]\nkeep = 9\n[data]\npath = "before"')
+        self.write("base.toml", base)
+        self.spec('[grid]\n"lr.lr" = [0.01, 0.02]\n[halving]\nfirst = 1\neta = 2\n')
+        self.assertEqual(self.sweep().returncode, 0)
+        # As if it had been stopped after the first epoch of both.
+        state = self.state()
+        best = next(run for run in state["runs"] if run["status"] == "ok")
+        best["status"], state["rungs_done"] = "waiting", 1
+        best["scores"] = {"1": best["scores"]["1"]}
+        (self.dir / "s" / "sweep.json").write_text(json.dumps(state))
+        folder = self.dir / "s" / best["name"]
+        result = json.loads((folder / "result.json").read_text())
+        result["epochs"] = result["epochs"][:1]
+        (folder / "result.json").write_text(json.dumps(result))
+        shutil.rmtree(folder / "checkpoints" / "step-000016")
+        self.write("base.toml", base.replace("before", "after"))
+        self.assertEqual(self.sweep().returncode, 0)
+        again = next(run for run in self.state()["runs"] if run["name"] == best["name"])
+        self.assertEqual((again["status"], len(again["scores"])), ("ok", 2))
+        self.assertIn('path = "after"', (folder / "config.toml").read_text())
 
 
 if __name__ == "__main__":

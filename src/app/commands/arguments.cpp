@@ -27,7 +27,8 @@ void add_common(CLI::App& app, Command& command, int most_ranks = kMostThreads,
       ->capture_default_str();
 }
 
-/// Adds --device, a shorthand for --set run.device; the last one given counts.
+/// Adds --device, a shorthand for --set run.device; the last one given counts. To be called after
+/// add_common(): options act in the order in which they were added, and --set replaces `set`.
 void add_device(CLI::App& app, std::vector<std::string>& set) {
   app.add_option_function<std::string>(
          "--device", [&set](const std::string& device) { set.push_back("run.device=" + device); },
@@ -156,7 +157,6 @@ void add_recipe_bench(CLI::App& bench, BenchCommand& command) {
                   "resnet50: train this part of an epoch instead of --steps")
       ->check(above(0, kMost))
       ->excludes(bench.get_option("--steps"));
-  add_device(bench, command.set);
 }
 
 /// Refuses options that this benchmark ignores.
@@ -213,6 +213,7 @@ void add_bench(CLI::App& app, BenchCommand& command) {
   bench->parse_complete_callback([&command, bench] { check_bench_options(*bench, command.kind); });
   bench->add_option("--json,--out", command.json, "also write JSON here; '-': print it instead");
   add_common(*bench, command);
+  add_device(*bench, command.set);
 }
 
 void add_eval(CLI::App& app, EvalCommand& command) {
@@ -232,8 +233,8 @@ void add_eval(CLI::App& app, EvalCommand& command) {
                    "end after a checkpoint of this step or later")
       ->check(whole(1, std::numeric_limits<std::int64_t>::max()))
       ->needs(watch);
-  add_device(*eval, command.set);
   add_common(*eval, command);
+  add_device(*eval, command.set);
 }
 
 void add_predict(CLI::App& app, PredictCommand& command) {

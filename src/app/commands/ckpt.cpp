@@ -154,8 +154,9 @@ std::unique_ptr<nn::Model> rebuild(Context& ctx, const Config& config,
   return model;
 }
 
-void export_model(const CkptCommand& command, std::ostream& out) {
+void export_model(const CkptCommand& command, const Terminal& terminal) {
   const ResumePoint point = find_resume_point(command.where);
+  print_warnings(point.warnings, terminal);
   const safetensors::File file(
       read_listed(point.checkpoint, read_manifest(point.checkpoint), kModelFile),
       (point.checkpoint / kModelFile).string());
@@ -183,9 +184,9 @@ void export_model(const CkptCommand& command, std::ostream& out) {
   put_file(command.out, [&](const fs::path& temporary) {
     sum = safetensors::write(temporary, std::move(items.items), facts);
   });
-  out << fmt::format("{} tensors{}, {} bytes in {}\n", count,
-                     ema && ema->swapped() ? " of averaged weights" : "", sum.bytes,
-                     command.out.string());
+  terminal.out << fmt::format("{} tensors{}, {} bytes in {}\n", count,
+                              ema && ema->swapped() ? " of averaged weights" : "", sum.bytes,
+                              command.out.string());
 }
 
 }  // namespace
@@ -197,7 +198,7 @@ int run(const CkptCommand& command, const Terminal& terminal) {
       if (command.out.empty())
         inspect(command, terminal.out);
       else
-        export_model(command, terminal.out);
+        export_model(command, terminal);
     });
     if (failure) throw RunError(*failure, RunError::Scope::this_rank);
   });

@@ -30,6 +30,7 @@ std::string to_text(const EvalRequest& request, const data::Dataset& data, const
 
 void eval_rank(const EvalCommand& command, const EvalRequest& request, DataCache& cache,
                const Terminal& terminal, std::shared_ptr<comm::Communicator> host) {
+  if (host->rank() == 0) print_warnings(request.point.warnings, terminal);
   print_remarks(request.config, host->rank(), terminal);
   Position position{request.point.record.result.steps, "device"};
   const DevicePlacement place = place_evaluation(request.config, std::move(host), position);

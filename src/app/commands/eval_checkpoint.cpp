@@ -1,14 +1,19 @@
 #include "app/commands/eval_checkpoint.h"
 
+#include <algorithm>
+
 #include <fmt/core.h>
 
 #include "dkfac/comm/hierarchical.h"
 #include "dkfac/core/error.h"
+#include "dkfac/core/threads.h"
 #include "dkfac/nn/ema.h"
 
 #include "app/checkpoint/manifest.h"
 #include "app/checkpoint/mean_image.h"
 #include "app/run/agreement.h"
+#include "app/run/job.h"
+#include "app/run/memory_check.h"
 #include "app/shared/phases.h"
 #include "app/training/loaders.h"
 #include "app/training/run_state.h"
@@ -34,7 +39,13 @@ void build(const EvalRequest& request, const data::DataSplits& data, const comm:
   const Config& config = request.config;
   const std::filesystem::path& checkpoint = request.point.checkpoint;
   // Groups of BatchNorm are those of training.
-  network.model = nn::make_model(network.ctx, model_options(config, data.train, 1));
+  const nn::ModelOptions options = model_options(config, data.train, 1);
+  if (!network.ctx.device().is_cuda()) {
+    const std::int64_t at_a_time = std::min(config.run.eval_batch, data.test.count);
+    check_evaluation_memory(config, options, std::max<std::int64_t>(1, at_a_time / comm.size()),
+                            comm.backend() == "in_process" ? comm.size() : 1);
+  }
+  network.model = nn::make_model(network.ctx, options);
   check_rectangular(*network.model, config, data.test);
   const safetensors::File model = open_file(checkpoint, kModelFile);
   require_mean_image(model, data.train);
@@ -62,6 +73,8 @@ EvalRequest eval_request(const std::filesystem::path& where, const std::vector<s
 
 DevicePlacement place_evaluation(const Config& config, std::shared_ptr<comm::Communicator> host,
                                  Position& position) {
+  if (const int threads = default_threads(*host); config.run.threads == 0 && threads > 0)
+    set_threads(threads);
   const int ranks = host->size(), per_node = config.run.hierarchical;
   if (ranks == 1 || per_node == 0) return find_placement(config, std::move(host), position);
   position.activity = "device";

@@ -124,6 +124,7 @@ void print(const PredictCommand& command, const ModelFacts& facts,
 void predict(const PredictCommand& command, const Terminal& terminal, Position& position) {
   position.activity = "checkpoint";
   const EvalRequest request = eval_request(command.where, command.set);
+  print_warnings(request.point.warnings, terminal);
   const Config& config = request.config;
   const fs::path& checkpoint = request.point.checkpoint;
   const safetensors::File file(read_listed(checkpoint, read_manifest(checkpoint), kModelFile),

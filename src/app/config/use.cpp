@@ -121,6 +121,10 @@ void check_names(const Config& config) {
               "[config] model.width = ", config.model.width,
               " is for ResNets and VGG, and model.name is \"", config.model.name,
               "\"; leave it out");
+  DKFAC_CHECK(config.model.name != "mlp" ||
+                  (config.model.ghost_batch == 0 && config.model.batch_norm_groups == 0),
+              "[config] model.ghost_batch and model.batch_norm_groups are for networks with "
+              "BatchNorm, and model.name is \"mlp\"; leave them out");
 }
 
 void validate_whole(const Config& config) {

@@ -168,10 +168,12 @@ int run_job(const Job& job, const Terminal& terminal, const Body& body) {
   return run_launched(launched, launch.rank, terminal, body);
 }
 
+void print_warnings(const std::vector<std::string>& warnings, const Terminal& terminal) {
+  for (const std::string& warning : warnings) terminal.err << warning_line(warning) << std::endl;
+}
+
 void print_remarks(const Config& config, int rank, const Terminal& terminal) {
-  if (rank != 0) return;
-  for (const std::string& remark : config.remarks)
-    terminal.err << "WARNING " << remark << std::endl;
+  if (rank == 0) print_warnings(config.remarks, terminal);
 }
 
 int default_threads(comm::Communicator& comm) {

@@ -3,6 +3,8 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "dkfac/comm/communicator.h"
 
@@ -30,7 +32,9 @@ struct Job {
 [[nodiscard]] std::optional<Failure> attempt(const char* activity,
                                              const std::function<void()>& work);
 
-/// Prints a line for each of config.remarks, on rank 0 only.
+/// Prints a line for each of them.
+void print_warnings(const std::vector<std::string>& warnings, const Terminal& terminal);
+/// Prints config.remarks so, on rank 0 only.
 void print_remarks(const Config& config, int rank, const Terminal& terminal);
 
 /// Returns the default number of OpenMP threads of this rank: cores that several ranks of one

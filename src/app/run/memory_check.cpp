@@ -185,4 +185,13 @@ void check_evaluation_memory(const Config& config, const nn::ModelOptions& optio
       std::string("lower run.eval_batch, ") + kSmallerNetwork);
 }
 
+void check_evaluation_memory(const Config& config, const nn::ModelOptions& options,
+                             std::int64_t samples, int here) {
+  check_memory(here * pass_bytes(options, samples, nn::Mode::eval),
+               fmt::format("[config] run.eval_batch = {}, which is {} test images on a rank at a "
+                           "time, and {}",
+                           config.run.eval_batch, samples, network_text(options)),
+               "lower run.eval_batch, or use fewer --ranks");
+}
+
 }  // namespace dkfac::app

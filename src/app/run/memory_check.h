@@ -38,5 +38,8 @@ void check_model_memory(const Config& config, const nn::ModelOptions& options, s
 /// The same for an evaluation of `samples` images per rank at a time.
 void check_evaluation_memory(const Config& config, const nn::ModelOptions& options,
                              std::int64_t samples, int ranks, int here);
+/// The same where nothing is trained: without an optimizer.
+void check_evaluation_memory(const Config& config, const nn::ModelOptions& options,
+                             std::int64_t samples, int here);
 
 }  // namespace dkfac::app

@@ -1,5 +1,6 @@
 #include "app/run/run_folder.h"
 
+#include <algorithm>
 #include <cmath>
 #include <ctime>
 #include <system_error>
@@ -89,12 +90,19 @@ std::filesystem::path make_next(const std::filesystem::path& folder) {
   }
 }
 
+/// Whether a folder has at most the lock of a run that could not write anything else.
+bool holds_nothing(const std::filesystem::path& folder) {
+  const std::filesystem::directory_iterator files(folder);
+  return std::all_of(begin(files), end(files),
+                     [](const auto& file) { return file.path().filename() == kLockFile; });
+}
+
 void claim_folder(const std::filesystem::path& folder, IfExists if_exists) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error || !std::filesystem::is_directory(folder))
     throw_not_made(folder, error ? error.message() : "it is a file");
-  if (!std::filesystem::is_empty(folder)) {
+  if (!holds_nothing(folder)) {
     DKFAC_CHECK(is_ours(folder) || if_exists != IfExists::resume, "[run folder] '", folder.string(),
                 "' has no command.txt of dkfac, which identifies a run; put it back, or resume in "
                 "another --out");

@@ -33,7 +33,7 @@ std::string read_holder(int descriptor) {
 }  // namespace
 
 RunLock::RunLock(const std::filesystem::path& folder) {
-  const std::filesystem::path path = folder / "run.lock";
+  const std::filesystem::path path = folder / kLockFile;
   descriptor_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
   if (descriptor_ < 0)
     throw IoError(fmt::format("[run folder] cannot open '{}' ({}); check permissions",

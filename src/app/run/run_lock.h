@@ -4,6 +4,8 @@
 
 namespace dkfac::app {
 
+constexpr const char* kLockFile = "run.lock";
+
 /// Advisory lock on the file run.lock of a folder, which allows one run at a time. The system
 /// releases it when the process ends in any way. Throws InvalidArgument naming the process that
 /// holds it, IoError.

@@ -96,8 +96,7 @@ class Run {
 
   [[nodiscard]] ResumePoint resume_point() const {
     ResumePoint point = find_resume_point(*plan_.resume);
-    for (const std::string& damaged : point.warnings)
-      terminal_.err << warning_line(damaged) << std::endl;
+    print_warnings(point.warnings, terminal_);
     for (const std::string& change : compare_configurations(plan_.config, point.record))
       terminal_.err << warning_line("[resume] " + change) << std::endl;
     require_mean_image(safetensors::File::read(point.checkpoint / kModelFile),
@@ -129,7 +128,10 @@ class Run {
     const std::filesystem::path own = root / checkpoint_name(step);
     std::error_code other;
     const bool here = std::filesystem::equivalent(point.checkpoint, own, other);
-    if (!here || plan_.if_exists != IfExists::resume) return;
+    if (plan_.if_exists != IfExists::resume) return;
+    DKFAC_CHECK(here, "[resume] '", point.checkpoint.string(),
+                "' is not one of the checkpoints that the run in '", plan_.folder.string(),
+                "' goes on from; resume from it with another --out");
     point_to(own);
     if (const std::int64_t count = abandon_later(root, step); count > 0)
       terminal_.err << warning_line(fmt::format(

@@ -18,6 +18,7 @@
 #include "app/checkpoint/resume.h"
 #include "app/checkpoint/store.h"
 #include "app/run/signals.h"
+#include "app/shared/config.h"
 #include "app/shared/errors.h"
 #include "app/sweep/process.h"
 #include "app/sweep/table.h"
@@ -83,6 +84,9 @@ std::vector<std::string> command_of(const SweepSpec& spec, const SweepRun& run,
   words.insert(words.end(), {this_program().string(), "train"});
   if (!list_checkpoints(folder / kCheckpointFolder).empty()) {
     words.insert(words.end(), {"--resume", folder.string()});
+    // The data may have moved since: nothing else may have changed.
+    const Config now = load_config(run.point.config, overrides_of(spec, run.point));
+    words.insert(words.end(), {"--set", "data.path=" + now.data.path});
   } else {
     words.push_back(run.point.config.string());
     for (const std::string& set : overrides_of(spec, run.point))

@@ -55,6 +55,7 @@ void restore_result(TrainState& s, RunResult saved) {
   result.total_seconds = saved.total_seconds;
   result.activity_seconds = std::move(saved.activity_seconds);
   result.curvature = std::move(saved.curvature);
+  result.bad_photos = std::move(saved.bad_photos);
   if (saved.launches) s.launches_before = *saved.launches;
   result.launches = std::move(saved.launches);
   if (saved.preconditioning_launches) s.preconditioning_before = *saved.preconditioning_launches;

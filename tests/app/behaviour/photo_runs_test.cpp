@@ -12,10 +12,12 @@
 #include "dkfac/nn/layers.h"
 
 #include "app/checkpoint/run_record.h"
+#include "app/checkpoint/store.h"
 #include "app/record/progress.h"
 #include "app/shared/trainer.h"
 #include "app/training/evaluate.h"
 #include "support/made_photos.h"
+#include "support/temp_folder.h"
 
 namespace dkfac::app {
 namespace {
@@ -23,6 +25,7 @@ namespace {
 using dkfac::testing::evaluated_photos;
 using dkfac::testing::MadePhotos;
 using dkfac::testing::mixed_sizes;
+using dkfac::testing::TempFolder;
 
 constexpr double kEps = std::numeric_limits<double>::epsilon();
 constexpr TestViews kFlips{.flips = true};
@@ -245,6 +248,23 @@ TEST(LoadingOfARun, IsCountedOverRanksAndEpochs) {
     EXPECT_EQ(back.bad_photos, result.bad_photos);
     EXPECT_EQ(back.epochs[1].loading->decode_s, result.epochs[1].loading->decode_s);
     EXPECT_EQ(back.epochs[1].loading->bad, result.epochs[1].loading->bad);
+  }
+}
+
+TEST(LoadingOfARun, NamesDamagedPhotosAfterAResumeToo) {
+  const TempFolder folder;
+  data::DataSplits data;
+  data.train = evaluated_photos(
+      std::make_shared<MadePhotos>(mixed_sizes(40), std::set<std::int64_t>{5}), false);
+  data.test = evaluated_photos(std::make_shared<MadePhotos>(mixed_sizes(9)), false);
+  CheckpointPlan plan{.folder = folder.path() / "checkpoints"};
+  for (const bool resumed : {false, true}) {
+    if (resumed) plan.resume = list_checkpoints(plan.folder).front();
+    RunState state;
+    comm::run_ranks(1, [&](std::shared_ptr<comm::Communicator> comm) {
+      train(photo_config(), std::move(comm), data, {}, state, plan);
+    });
+    EXPECT_EQ(state.result.bad_photos, (std::vector<std::string>{"photo 5: damaged"})) << resumed;
   }
 }
 

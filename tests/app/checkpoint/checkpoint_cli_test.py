@@ -109,6 +109,10 @@ class Checkpoints(CheckpointFolder):
         found = evaluated()
         self.assertEqual(list(found), [3, 6, 13, 16])
         self.assertEqual(found[16], self.result("a")["epochs"][-1]["test_accuracy"])
+        before = list(evaluated())
+        self.expect_error(self.dkfac("train", "--resume", root / "step-000011.abandoned"), 64,
+                          "step-000011.abandoned", "another --out")
+        self.assertEqual((self.steps("a"), list(evaluated())), ([13, 16], before))
         self.good(self.dkfac("train", "--resume", root / "step-000011.abandoned", "--out", "b",
                              "--quiet"))
         self.assertEqual(len(self.result("b")["epochs"]), 2)
@@ -263,6 +267,8 @@ class Checkpoints(CheckpointFolder):
                 self.assertEqual(found["step"], 16)
         self.assertIn("accuracy", self.good(self.dkfac("eval", self.newest("a"))).stdout)
         self.expect_error(self.dkfac("eval", "none"), 66)
+        self.expect_error(self.dkfac("eval", "a", "--device", "none", "--set", "run.threads=1"),
+                          64, "run.device", '"none"')
 
     def test_inspect(self):
         self.good(self.train("a", "--quiet", "--ranks", 2))

@@ -33,12 +33,21 @@ class Faults(CheckpointFolder):
                     self.assertIn(name, done.stderr)
                     self.assertIn("resuming after step 8", done.stdout)
                     shutil.rmtree(where)
+            for command in (["eval", "a"], ["ckpt", "export", "a", f"{name}.safetensors"]):
+                self.assertIn(name, self.good(self.dkfac(*command)).stderr)
             file.write_bytes(good)
         (newest / "model.safetensors").unlink()
         self.expect_error(self.dkfac("train", "--resume", newest), 66, "model.safetensors")
         previous = self.dir / "a" / "checkpoints" / "step-000008"
         (previous / "state.json").write_text("{}")
         self.expect_error(self.resume("a"), 65, "none of the 2 checkpoints")
+
+    def test_a_start_on_a_full_disk_can_be_repeated(self):
+        done = subprocess.run([DKFAC, "train", str(self.config), "--out", str(self.dir / "a"), "--quiet"],
+                              capture_output=True, text=True, timeout=100, check=False,
+                              preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)))
+        self.expect_error(done, 74, "command.txt")
+        self.good(self.train("a", "--quiet"))
 
     def test_tensors_that_do_not_fit_are_named(self):
         self.good(self.train("a", "--quiet", "--set", "run.epochs=1"))

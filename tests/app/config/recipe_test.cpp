@@ -63,6 +63,10 @@ TEST(GhostBatch, IsRefusedWhereItDoesNotFit) {
   EXPECT_THROW((void)parse_recipe({"train.global_batch=512", "model.ghost_batch=32",
                                    "model.batch_norm_groups=16"}),
                InvalidArgument);
+  for (const char* key : {"model.ghost_batch=32", "model.batch_norm_groups=2"})
+    EXPECT_THROW((void)parse_recipe({"train.global_batch=512", "model.name=mlp", key}),
+                 InvalidArgument)
+        << key;
   // 16 groups do not divide a last batch of 8.
   const Config config =
       parse_recipe({"train.global_batch=64", "model.ghost_batch=4", "train.drop_last=false"});

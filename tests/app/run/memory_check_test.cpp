@@ -51,8 +51,13 @@ TEST(MemoryCheck, RefusesDataAndBatchesThatNoMachineHolds) {
   config.run.eval_batch = 1 << 24;
   const std::string text =
       refusal_of([&] { check_evaluation_memory(config, model, std::int64_t{1} << 40, 1, 1); });
-  for (const char* word : {"run.eval_batch = 16777216", "; lower run.eval_batch"})
-    EXPECT_NE(text.find(word), std::string::npos) << text;
+  const std::string alone =
+      refusal_of([&] { check_evaluation_memory(config, model, std::int64_t{1} << 40, 1); });
+  for (const std::string& refusal : {text, alone})
+    for (const char* word : {"run.eval_batch = 16777216", "; lower run.eval_batch"})
+      EXPECT_NE(refusal.find(word), std::string::npos) << refusal;
+  EXPECT_EQ(alone.find("optimizer"), std::string::npos) << "nothing is trained: " << alone;
+  EXPECT_EQ(refusal_of([&] { check_evaluation_memory(config, model, 1, 1); }), "");
 }
 
 Config config_of(optim::OptimizerType type) {

@@ -1,9 +1,11 @@
+#include <cstdlib>
 #include <string>
 
 #include <gtest/gtest.h>
 
 #include "dkfac/comm/in_process.h"
 #include "dkfac/core/error.h"
+#include "dkfac/core/threads.h"
 
 #include "app/commands/eval_checkpoint.h"
 #include "app/run/placement.h"
@@ -52,6 +54,24 @@ TEST(DevicePlacement, LevelsAreRefusedWhereTheyWouldBeIgnored) {
   EXPECT_NO_THROW(require_levels(config, "hierarchical"));
   EXPECT_NO_THROW(require_levels(config, "host_staged"));
   EXPECT_THROW(require_levels(config, "nccl"), InvalidArgument);
+}
+
+TEST(EvaluationPlacement, SharesTheCoresAmongItsRanks) {
+  const char* const asked = std::getenv("OMP_NUM_THREADS");
+  const std::string before = asked == nullptr ? "" : asked;
+  unsetenv("OMP_NUM_THREADS");
+  comm::run_ranks(2, [&](std::shared_ptr<comm::Communicator> comm) {
+    set_threads(3);
+    Position position;
+    Config config = on("cpu");
+    (void)place_evaluation(config, comm, position);
+    EXPECT_EQ(threads(), 1);
+    set_threads(3);
+    config.run.threads = 3;
+    (void)place_evaluation(config, comm, position);
+    EXPECT_EQ(threads(), 3) << "what the configuration asks for";
+  });
+  if (asked != nullptr) setenv("OMP_NUM_THREADS", before.c_str(), 1);
 }
 
 TEST(EvaluationPlacement, HasTheLevelsOfTheRunOrIsRefused) {
