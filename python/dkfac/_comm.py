@@ -59,7 +59,8 @@ class Comm:
 
     @staticmethod
     def torch_tcp(timeout=120.0):
-        """The ranks of torch.distributed, over the library's own TCP connections; collective."""
+        """The ranks of torch.distributed, over the library's own TCP connections; collective. Ranks on several hosts
+        need MASTER_ADDR, the host of rank 0; without it 127.0.0.1."""
         from .torch import _distributed
         return _distributed.make_tcp(timeout)
 

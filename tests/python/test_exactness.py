@@ -187,10 +187,11 @@ def test_factors_of_convolutions_in_both_memory_formats(last):
 
 @pytest.mark.parametrize("sharing", ["expand", "reduce"])
 @pytest.mark.parametrize("first", [True, False])
-def test_factors_of_positions(sharing, first):
-    """[n, t, in] and [t, n, in] give the same factors."""
+@pytest.mark.parametrize("positions", [2, 5])
+def test_factors_of_positions(sharing, first, positions):
+    """[n, t, in] and [t, n, in] give the same factors, also where t is n."""
     linear = nn.Linear(3, 4).to(F64)
-    x = rand(5, 2, 3)
+    x = rand(5, positions, 3)
     seen = {}
 
     def loss(model):
@@ -199,7 +200,7 @@ def test_factors_of_positions(sharing, first):
         return (out ** 3).sum() / 5
     _, _, kfac = precondition(linear, loss, damping=0.1, new_weight=1.0, sharing=sharing,
                               batch_dim=0 if first else 1)
-    ones = torch.ones(5, 2, 1, dtype=F64)
+    ones = torch.ones(5, positions, 1, dtype=F64)
     a, g = torch.cat([x, ones], 2), seen["grad"] * 5
     if sharing == "reduce":
         a, g = a.mean(1, keepdim=True), g.sum(1, keepdim=True)
@@ -238,6 +239,24 @@ def test_factors_of_rows_that_are_no_samples(extra, conv, reduction):
     a, g = x.reshape(6, 2), seen["grad"].reshape(6, 4) * n
     assert distance(found["a_average"], a.t() @ a / (6 + extra)) <= 8 * 7 * torch.finfo(F64).eps
     assert distance(found["g_average"], g.t() @ g / 3) <= 8 * 7 * torch.finfo(F64).eps
+
+
+def test_rows_of_another_order_than_their_gradients():
+    class Prompts(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("prompts", rand(3, 5, 4))
+            self.text, self.image = nn.Linear(4, 4, bias=False), nn.Linear(6, 4)
+
+        def forward(self, x):
+            text = self.text(self.prompts)
+            text.register_hook(lambda grad: seen.update(grad=grad))
+            return self.image(x) @ torch.tanh(text.transpose(0, 1).contiguous()).mean(1).t()
+    seen, x, model = {}, rand(4, 6), Prompts().to(F64)
+    found = precondition(model, lambda m: (m(x) ** 3).sum() / 4, damping=0.1, new_weight=1.0)[2].factors("text")
+    a, g = model.prompts.reshape(15, 4), seen["grad"].reshape(15, 4) * 4
+    assert distance(found["a_average"], a.t() @ a / 15) <= 8 * 15 * torch.finfo(F64).eps
+    assert distance(found["g_average"], g.t() @ g / 4) <= 8 * 15 * torch.finfo(F64).eps
 
 
 @pytest.mark.parametrize("make, shape", [(lambda: nn.Linear(5, 3), (5,)), (lambda: nn.LayerNorm(5), (5,)),

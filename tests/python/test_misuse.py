@@ -198,13 +198,45 @@ def test_a_model_that_is_moved_after_attach_is_refused():
 
 
 def test_weights_that_are_replaced_after_attach_are_refused():
-    for replace in (lambda m: nn.utils.weight_norm(m[0]), lambda m: setattr(m[0], "weight", nn.Parameter(m[0].weight))):
+    for name, replace in (("weight", lambda m: nn.utils.weight_norm(m[0])),
+                          ("weight", lambda m: setattr(m[0], "weight", nn.Parameter(m[0].weight))),
+                          ("bias", lambda m: setattr(m[0], "bias", nn.Parameter(m[0].bias)))):
         model, optimizer, kfac = attached()
         x, y = batch()
         train_step(model, optimizer, x, y)
         replace(model)
-        with pytest.raises(dkfac.Error, match="weight of layer '0' was replaced"):
+        with pytest.raises(dkfac.Error, match=f"{name} of layer '0' was replaced"):
             train_step(model, optimizer, x, y)
+
+
+class Blocked(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 1
+
+    @staticmethod
+    def backward(ctx, grad):
+        return None
+
+
+def test_a_function_without_a_gradient_counts_as_a_layer_that_is_not_used():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(4, 3), nn.Linear(4, 3)
+
+        def forward(self, x, blocked):
+            a = self.a(x)
+            return self.b(x) + (Blocked.apply(a) if blocked else a)
+    model, (x, y) = Model(), batch()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    kfac = dkfac.attach(model, optimizer)
+    for blocked in (True, False, True):
+        optimizer.zero_grad(set_to_none=True)
+        ((model(x, blocked) - y) ** 2).mean().backward()
+        assert (model.a.weight.grad is None) == blocked
+        optimizer.step()
+        assert kfac.last_report.updated
 
 
 def test_the_state_of_another_model_is_refused_before_the_first_pass_ends():

@@ -93,6 +93,14 @@ def refuse_pass(model):
                               "run it uncompiled")
 
 
+def refuse_replaced(layer):
+    own = {id(p) for p in layer.module._parameters.values()}
+    for name, parameter in (("weight", layer.weight), ("bias", layer.bias)):
+        if parameter is not None and id(parameter) not in own:
+            raise Error(f"[dkfac] the {name} of layer '{layer.name}' was replaced after attach(); detach() and "
+                        "attach again")
+
+
 def refuse_optimizer(optimizer, model):
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise InvalidArgument(f"[attach] the optimizer is a {type(optimizer).__name__}; it must be a "

@@ -184,7 +184,9 @@ class KFACPreconditioner(ModelPreconditioner):
 
     def step(self):
         """Preconditions the gradients of the model in place. They are averaged over ranks already, e.g. by
-        DistributedDataParallel, and without a loss scale."""
+        DistributedDataParallel, and without a loss scale. Where the report that it returns has `rejected`, a gradient
+        or a statistic of some rank was not finite: the gradients are unchanged, and optimizer.step() is to be left
+        out."""
         self.settings["damping"] = self._lambda()
         # The clip is min(1, sqrt(kl_clip / (lr^2 sum))), so a changed kl_clip is a changed rate.
         clip, lr = self.kl_clip, max(float(self.lr), 1e-30)

@@ -22,15 +22,15 @@ def _dense(tensor):
     return tensor if tensor.is_contiguous() else tensor.contiguous()
 
 
-def _samples_first(tensor, batch, features=1):
+def _samples_first(tensor, batch, features=1, second=False):
     """[rows, ...] with the samples of the batch in the first dimension. Some modules merge samples with positions
     ([batch * windows, ...]), or put positions first ([positions, batch, ...]). `features`: trailing dimensions that
-    are neither."""
-    if batch is None or batch == 0 or tensor.shape[0] == batch:
+    are neither. `second`: of two dimensions of this size, the second one has the samples."""
+    if batch is None or batch == 0 or (tensor.shape[0] == batch and not second):
         return tensor
     if tensor.dim() > 1 + features and tensor.shape[1] == batch:
         return tensor.transpose(0, 1)
-    if tensor.shape[0] % batch == 0:
+    if tensor.shape[0] != batch and tensor.shape[0] % batch == 0:
         return tensor.reshape(batch, tensor.shape[0] // batch, *tensor.shape[1:])
     return tensor
 
@@ -48,6 +48,7 @@ class Layer:
         self.id = None
         self.records = 0      # In this step.
         self.valid = False    # It has been recorded, and not been put into eval mode since.
+        self.second = False   # The model has its samples in the second dimension.
 
     def parameters(self):
         return [p for p in (self.weight, self.bias) if p is not None]
@@ -97,13 +98,14 @@ class LinearLayer(Layer):
         if tensor.dim() == 2 and (batch is None or tensor.shape[0] == batch):
             gaps = tensor.stride(1) == 1 and tensor.stride(0) >= tensor.shape[1]
             return tensor if gaps or tensor.is_contiguous() else tensor.contiguous()
+        rows = tensor.numel() // max(1, tensor.shape[-1])
+        # Before the order changes, which x and its gradient may have in different ways.
+        samples = batch if batch and rows % batch == 0 else tensor.shape[0]
         if self.ordered:
-            tensor = _samples_first(tensor, batch)
+            tensor = _samples_first(tensor, batch, second=self.second)
         elif tensor.dim() == 3 and not tensor.is_contiguous() and tensor.transpose(0, 1).is_contiguous():
             tensor = tensor.transpose(0, 1)  # The order of rows does not matter.
         tensor = _dense(tensor)
-        rows = tensor.numel() // max(1, tensor.shape[-1])
-        samples = batch if batch and rows % batch == 0 else tensor.shape[0]
         return tensor.view(samples, rows // max(1, samples), tensor.shape[-1])
 
     def positions(self, samples, grad):
@@ -226,7 +228,8 @@ class NormLayer(Layer):
 
     def form(self, tensor, batch):
         if self.over_channels:
-            tensor = _samples_first(tensor.unsqueeze(0) if tensor.dim() == 1 else tensor, batch)
+            tensor = _samples_first(tensor.unsqueeze(0) if tensor.dim() == 1 else tensor, batch,
+                                    second=self.second)
             tensor = _dense(tensor)
             return tensor.view(tensor.shape[0], -1, tensor.shape[-1])
         if self.nhwc:
@@ -239,7 +242,7 @@ class NormLayer(Layer):
         if not self.over_channels or x.dim() < 3:
             return moments
         shape = (*x.shape[:-1], 1)
-        return tuple(_dense(_samples_first(m.view(shape), batch)).view(-1) for m in moments)
+        return tuple(_dense(_samples_first(m.view(shape), batch, second=self.second)).view(-1) for m in moments)
 
     def placeholder(self):
         channels = self.weight.numel()
@@ -260,7 +263,7 @@ class EmbeddingLayer(Layer):
         index = not tensor.is_floating_point()
         if tensor.dim() < (1 if index else 2):
             tensor = tensor.unsqueeze(0)
-        tensor = _samples_first(tensor, batch, features=0 if index else 1)
+        tensor = _samples_first(tensor, batch, features=0 if index else 1, second=self.second)
         if index:
             tensor = tensor.to(torch.int32)
             return _dense(tensor).view(tensor.shape[0], -1)

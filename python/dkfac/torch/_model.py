@@ -55,6 +55,7 @@ class ModelPreconditioner(Reports, _state.Stateful):
             return any(p.search(t) for p in patterns for t in texts)
         self.layers = find_layers(model, skip, kinds, "reduce" if self._ordered else "expand")
         for layer in self.layers:
+            layer.second = batch_dim == 1
             if owned is not None and layer.reason is None and not owned.issuperset(map(id, layer.parameters())):
                 layer.reason = "the optimizer does not have all of its parameters"
         self._owned = owned
@@ -176,6 +177,7 @@ class ModelPreconditioner(Reports, _state.Stateful):
                 return self._give_up(layer, f"its rows {rows} are used on their own for the first time")
             part = LinearLayer(f"{layer.name}[{rows[0]}:{rows[1]}]", layer.module, layer.weight, layer.bias, rows,
                                layer.ordered)
+            part.second = layer.second
             known[rows] = part
         parts[rows] = known[rows]
         return known[rows]
@@ -190,7 +192,8 @@ class ModelPreconditioner(Reports, _state.Stateful):
     def _arrived(self, use, grad):
         """The gradient of the output of a layer is final."""
         layer = use.layer
-        if self._paused or layer.reason is not None or not self._hooks:  # Detached.
+        # A function may return None for its input; without hooks, this is detached.
+        if grad is None or self._paused or layer.reason is not None or not self._hooks:
             return
         if use.arrived or use.duplicate:
             raise Error(f"[dkfac] the output gradient of layer '{layer.name}' arrived twice in one pass: either a "
@@ -331,6 +334,7 @@ class ModelPreconditioner(Reports, _state.Stateful):
                         f"functional.{missed.function}() was seen; name it in skip_layers")
         if due:
             for layer in layers:
+                _checks.refuse_replaced(layer)
                 if layer.records < self.accumulation_steps:
                     self._fill(layer)
         if self._applied["damping"] != self.settings["damping"]:
@@ -354,9 +358,6 @@ class ModelPreconditioner(Reports, _state.Stateful):
     def _fill(self, layer):
         """Completes the records of a layer that some passes of the step did not use, with samples of zeros."""
         if layer.records == 0:
-            if all(p is not layer.weight for p in layer.module._parameters.values()):
-                raise Error(f"[dkfac] the weight of layer '{layer.name}' was replaced after attach(); detach() and "
-                            "attach again")
             grad = layer.weight_grad()
             frozen = not layer.module.training and grad is not None and self.comm.size > 1
             if frozen:
