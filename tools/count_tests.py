@@ -94,6 +94,9 @@ def main():
     arguments = sys.argv[1:]
     if arguments == ["--self-test"]:
         return self_test()
+    if arguments in (["--help"], ["-h"]):
+        print(__doc__)
+        return 0
     if len(arguments) not in (1, 3) or arguments[1:2] not in ([], ["--base"]):
         raise SystemExit(__doc__)
     new = read_build(arguments[0])
