@@ -21,6 +21,15 @@ fi
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_btl_base_warn_component_unused=0
 
+# clear_folder FOLDER: removes a comparison of dkfac; ends the script where the folder holds anything else.
+clear_folder() {
+  if [ -n "$(ls -A "$1" 2>/dev/null)" ] && ! grep -qs '^# dkfac ' "$1/command.txt"; then
+    echo "$(basename "$0" .sh): $(realpath -m "$1") is not empty and holds no run of dkfac; choose another --out" >&2
+    exit 64
+  fi
+  rm -rf "$1"
+}
+
 # configure_and_build PRESET [cmake arguments...]: incremental, with ninja's progress.
 configure_and_build() {
   local preset=$1

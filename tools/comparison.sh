@@ -46,7 +46,7 @@ for name in ("kfac", "kfac-adaptive", "lars", "sgd"):
 print(math.floor(200 * (min(ends) - 0.01)) / 200)
 END
 )
-rm -rf "$out"
+clear_folder "$out"
 export OMP_NUM_THREADS=1 # one core per rank
 mpirun -n 2 --bind-to none "$dkfac" compare \
   "$docs"/kfac.toml "$docs"/kfac-adaptive.toml "$docs"/lars.toml "$docs"/sgd.toml \

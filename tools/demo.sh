@@ -17,6 +17,7 @@ while [ $# -gt 0 ]; do
 done
 . "$(dirname "$0")/common.sh"
 
+clear_folder "$out"
 started=$SECONDS
 tools/setup.sh
 preset=${DKFAC_PRESET:-release} # An existing build may be used instead.
@@ -33,7 +34,6 @@ if [ $quick = 1 ]; then
   seeds=1
   extra=(--set run.epochs=4)
 fi
-rm -rf "$out"
 export OMP_NUM_THREADS=1 # one core per rank
 started=$SECONDS
 mpirun -n 2 --bind-to none "build/$preset/src/app/dkfac" compare \

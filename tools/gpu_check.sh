@@ -68,6 +68,9 @@ done
 [[ $limit =~ ^[1-9][0-9]*$ ]] || usage "--limit takes seconds"
 [[ $at_once =~ ^[1-9][0-9]*$ ]] || usage "--jobs takes a number"
 mkdir -p "$out" || exit 2
+# Parts are removed from it before they run.
+[ -e "$out/gpu_check.json" ] || [ -z "$(ls -A "$out")" ] ||
+  fail "$(realpath "$out") is not empty and holds no results of this script; choose another --out" 2
 
 started=$SECONDS deadline=$((SECONDS + limit)) failed=0
 device=emulated driver=none capability='' commit=${DKFAC_COMMIT:-$(git rev-parse HEAD 2>/dev/null || echo unknown)}
@@ -379,6 +382,7 @@ part_sanitizer() {
 }
 
 echo "$device, driver $driver, commit $commit"
+write_json # The folder is now known as one of results.
 for part in "${all[@]}"; do
   [[ " ${parts[*]} " = *" $part "* ]] && run_part "$part"
 done

@@ -101,6 +101,13 @@ class Check(unittest.TestCase):
         with tarfile.open(self.dir / "back" / "gpu_check.tar.gz") as archive:
             self.assertLessEqual({"./gpu_check.json", "./tests.log", "./build.log"}, set(archive.getnames()))
 
+    def test_refuses_a_folder_that_is_not_its_own(self):
+        self.write("out/tests/mine", "x")
+        done = self.check("tests", "--emulated")
+        self.assertEqual(done.returncode, 2, done.stdout + done.stderr)
+        self.assertIn("choose another --out", done.stderr)
+        self.assertTrue((self.dir / "out" / "tests" / "mine").exists())
+
     def test_lists_what_it_left(self):
         done = self.check("tests", "peers", "--limit", 6, "--prebuilt", self.pack(), DKFAC_SLEEP="60")
         self.assertEqual(done.returncode, 1, done.stdout + done.stderr)

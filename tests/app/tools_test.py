@@ -180,6 +180,8 @@ class Launch(unittest.TestCase):
                 folder = self.dir / out / "checkpoints"
                 (folder / "step-000009.tmp").mkdir(parents=True)  # Not complete.
                 self.assertIn("--force", self.start(script, *first, "a.toml", out, **env).stdout)
+                (self.dir / out / "result.json").write_text('{\n  "status": "ok",\n')
+                self.assertNotIn("--force", self.start(script, *first, "a.toml", out, **env).stdout)
                 (folder / "step-000007").mkdir()
                 done = self.start(script, *first, "a.toml", out, **env)
                 self.assertIn(f"/bin/dkfac train --resume {out}\n", done.stdout)
@@ -339,6 +341,30 @@ class Supervised(unittest.TestCase):
         self.assertEqual(done.returncode, 75, done.stderr)
         self.assertTrue((self.dir / "sent").exists())
         self.assertFalse((self.dir / "starts").exists())
+
+
+class Folders(Tool):
+    def test_a_foreign_folder_is_kept(self):
+        for files, code in (({"mine": "x"}, 64), ({"command.txt": "# dkfac 0.1\n", "mine": "x"}, 0), ({}, 0)):
+            with self.subTest(files=files):
+                folder = self.dir / "out"
+                folder.mkdir(exist_ok=True)
+                for name, text in files.items():
+                    (folder / name).write_text(text)
+                done = subprocess.run(["bash", "-c", '. "$0" && clear_folder "$1"', TOOLS / "common.sh", folder],
+                                      text=True, check=False, capture_output=True)
+                self.assertEqual(done.returncode, code, done.stderr)
+                self.assertEqual(folder.exists(), code != 0)
+        for name in ("demo.sh", "comparison.sh"):
+            self.assertIn('\nclear_folder "$out"\n', (TOOLS / name).read_text())
+
+
+class Presets(unittest.TestCase):
+    def test_the_demonstration_leaves_no_option_behind(self):
+        line = next(line for line in (TOOLS / "demo.sh").read_text().splitlines() if "build release" in line)
+        presets = json.loads((TOOLS.parent / "CMakePresets.json").read_text())["configurePresets"]
+        release = next(preset for preset in presets if preset["name"] == "release")["cacheVariables"]
+        self.assertLessEqual(set(re.findall(r"-D(\w+)=", line)), set(release))
 
 
 class Environment(unittest.TestCase):

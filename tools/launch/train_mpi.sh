@@ -20,7 +20,9 @@ launcher=("${DKFAC_MPIRUN:-mpirun}" -n "$ranks" --bind-to none)
 if compgen -G "$out/checkpoints/step-*[0-9]" >/dev/null; then
   command=("$dkfac" train --resume "$out" "$@")
 else
-  command=("$dkfac" train "$config" --out "$out" --force "$@")
+  force=(--force) # Over what a run left that ended before its first checkpoint, not over a result.
+  ! grep -qs '^  "status": "ok"' "$out/result.json" || force=()
+  command=("$dkfac" train "$config" --out "$out" "${force[@]}" "$@")
 fi
 command=("${launcher[@]}" "${command[@]}")
 echo "${command[*]}"
