@@ -25,3 +25,16 @@ echo "== examples/own_network"
   -DCMAKE_CXX_COMPILER="$compiler" -DCMAKE_BUILD_TYPE=Release
 "$cmake" --build "$work/build/own_network"
 "$work/build/own_network/own_network"
+echo "== a package without networks"
+rm "$(find "$work/moved" -name dkfac_nnTargets.cmake)"
+mkdir "$work/optional"
+cat >"$work/optional/CMakeLists.txt" <<'END'
+cmake_minimum_required(VERSION 3.25)
+project(optional LANGUAGES C CXX)
+find_package(dkfac CONFIG REQUIRED OPTIONAL_COMPONENTS nn)
+if(dkfac_nn_FOUND OR NOT dkfac_optim_FOUND)
+  message(FATAL_ERROR "nn: ${dkfac_nn_FOUND}, optim: ${dkfac_optim_FOUND}")
+endif()
+END
+"$cmake" -S "$work/optional" -B "$work/build/optional" -DCMAKE_PREFIX_PATH="$work/moved" \
+  -DCMAKE_CXX_COMPILER="$compiler"
