@@ -100,8 +100,8 @@ class Bench {
       out << (&a == &all_.front() ? "" : ", ") << "{\"hw\": " << a.hw << ", \"c\": " << a.c
           << ", \"count\": " << a.count << members(norm(a)) << "}";
     }
-    // The output has a quarter of the input's elements, each with a 32-bit index.
-    const double places = 0.25 * 4 / static_cast<double>(size_of(dtype_));
+    // The output has a quarter of the input's elements, each with a position in 8 bits.
+    const double places = 0.25 / static_cast<double>(size_of(dtype_));
     out << "], \"training_ms\": " << training_ms_ << ", \"copy_of_as_many_bytes_ms\": " << copy_ms_
         << ", \"error_of_a_channel\": " << error_ << ", \"pools\": [{\"kind\": \"max 3/2 p1\""
         << members(pool(all_.front(), 1.25 + places)) << "}, {\"kind\": \"global average\""
