@@ -46,11 +46,13 @@ cd "$(dirname "$0")/.." || exit 2
 . tools/gpu_common.sh
 
 all=(build tests benchmarks peers sanitizer profile)
-out=out/gpu build='' preset=gpu limit=540 parts=() prebuilt='' only='' at_once=$((($(nproc) + 1) / 2)) need_cudnn=1
+out=out/gpu build='' preset=gpu limit=540 parts=() prebuilt='' only='' given='' at_once=$((($(nproc) + 1) / 2)) need_cudnn=1
 usage() { fail "$1; see the top of this script" 2; }
 while [ $# -gt 0 ]; do
   case $1 in
     --out|--build|--limit|--prebuilt|--only|--jobs) [ $# -gt 1 ] || usage "$1 needs a value" ;;&
+    --out|--build|--limit|--jobs) given+=" $1 $(printf %q "$2")" ;;&
+    --without-cudnn|--emulated) given+=" $1" ;;&
     --out) out=$2; shift 2 ;;
     --build) build=$2; shift 2 ;;
     --limit) limit=$2; shift 2 ;;
@@ -388,6 +390,6 @@ for part in "${all[@]}"; do
 done
 printf '\n== results in %s after %d s\n' "${OUT:-$out}/$self.tar.gz" $((SECONDS - started))
 for part in "${leftovers[@]}"; do
-  echo "left: tools/gpu_check.sh $part${prebuilt:+ --prebuilt $prebuilt}"
+  echo "left: tools/gpu_check.sh $part${prebuilt:+ --prebuilt $prebuilt}$given"
 done
 exit $failed

@@ -25,12 +25,13 @@ cd "$(dirname "$0")/.." || exit 2
 # shellcheck source=tools/gpu_common.sh
 . tools/gpu_common.sh
 
-out=out/gpu-train build=build/gpu limit=540 seeds='' device=cuda parts=() prebuilt=''
+out=out/gpu-train build=build/gpu limit=540 seeds='' device=cuda parts=() prebuilt='' given=''
 usage() { fail "$1; see the top of this script" 2; }
 while [ $# -gt 0 ]; do
   case $1 in
     lenet|resnet9|torch) parts+=("$1"); shift; continue ;;
     --*) [ $# -gt 1 ] || usage "$1 needs a value" ;;&
+    --out|--build|--limit|--seeds|--device) given+=" $1 $(printf %q "$2")" ;;&
     --prebuilt) prebuilt=$2 ;;
     --out) out=$2 ;;
     --build) build=$2 ;;
@@ -92,5 +93,6 @@ for part in "${parts[@]}"; do
         --seeds "${seeds:-5}" --json "$out/torch.json" ;;
   esac
 done
-[ ${#left[@]} -eq 0 ] || printf '\n== left: tools/gpu_train.sh %s\n' "${left[*]}${prebuilt:+ --prebuilt $prebuilt}"
+[ ${#left[@]} -eq 0 ] || printf '\n== left, to be trained from the start, with more than %s s: tools/gpu_train.sh %s\n' \
+  "$limit" "${left[*]}${prebuilt:+ --prebuilt $prebuilt}$given"
 exit $failed

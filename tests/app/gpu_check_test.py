@@ -113,7 +113,8 @@ class Check(unittest.TestCase):
         self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
         self.assertEqual(self.result("tests")["left"], ["made.slow"])
         self.assertIn("left: tools/gpu_check.sh tests --only '^(made.slow)$' --prebuilt ", done.stdout)
-        self.assertIn("left: tools/gpu_check.sh peers --prebuilt ", done.stdout)
+        self.assertRegex(done.stdout, f"left: tools/gpu_check.sh peers --prebuilt \\S* --out {self.dir}/out --build "
+                                      f"{self.dir}/build --limit 6\n")
         done = self.check("tests", "--only", "^(made.slow)$", "--prebuilt", self.dir / "pack.tar.xz")
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertNotIn("left:", done.stdout)
