@@ -1,6 +1,7 @@
 #include "comm/call_info.h"
 
 #include <algorithm>
+#include <exception>
 #include <sstream>
 #include <vector>
 
@@ -17,16 +18,18 @@ struct RankGroup {
   std::vector<int> ranks;
 };
 
-std::vector<RankGroup> group_equal(std::span<const CallRecord> by_rank) {
+std::vector<RankGroup> group_equal(std::span<const CallRecord> by_rank,
+                                   std::span<const int> names) {
   std::vector<RankGroup> groups;
   for (std::size_t r = 0; r < by_rank.size(); ++r) {
+    const int name = names.empty() ? static_cast<int>(r) : names[r];
     const auto same = std::find_if(groups.begin(), groups.end(), [&](const RankGroup& group) {
       return group.record->hash == by_rank[r].hash;
     });
     if (same != groups.end()) {
-      same->ranks.push_back(static_cast<int>(r));
+      same->ranks.push_back(name);
     } else {
-      groups.push_back({&by_rank[r], {static_cast<int>(r)}});
+      groups.push_back({&by_rank[r], {name}});
     }
   }
   return groups;
@@ -71,8 +74,8 @@ std::string CallInfo::describe() const {
 
 CallRecord record_of(const CallInfo& info) { return {hash_call(kHashSeed, info), info.describe()}; }
 
-std::string disagreement(std::span<const CallRecord> by_rank) {
-  const std::vector<RankGroup> groups = group_equal(by_rank);
+std::string disagreement(std::span<const CallRecord> by_rank, std::span<const int> names) {
+  const std::vector<RankGroup> groups = group_equal(by_rank, names);
   if (groups.size() <= 1) return {};
   std::ostringstream out;
   out << "[collective] the ranks disagree: ";
@@ -86,6 +89,15 @@ std::string disagreement(std::span<const CallRecord> by_rank) {
     out << ", and " << groups.size() - kGroupsShown << " more kinds";
   if (same_text) out << " (with other segment counts)";
   out << "; every rank must issue the same collectives in the same order";
+  return std::move(out).str();
+}
+
+std::string dropped_text(const CallInfo& info, int rank) {
+  std::ostringstream out;
+  out << '[' << info.op << "] rank " << rank << " dropped " << info.describe()
+      << " before it was complete; "
+      << (std::uncaught_exceptions() > 0 ? "an exception was on its way there: look for its message"
+                                         : "wait for a stream before destroying it");
   return std::move(out).str();
 }
 

@@ -29,8 +29,13 @@ struct CallRecord {
 [[nodiscard]] CallRecord record_of(const CallInfo& info);
 
 /// Compares the records of all ranks: empty if they agree, else a message that names each rank's
-/// call.
-[[nodiscard]] std::string disagreement(std::span<const CallRecord> by_rank);
+/// call. `names`: the numbers by which the message names the ranks; empty: 0, 1, 2 and so on.
+[[nodiscard]] std::string disagreement(std::span<const CallRecord> by_rank,
+                                       std::span<const int> names = {});
+
+/// Failure of a group whose rank, `rank` in messages, destroyed the task of a call before its end.
+/// While an exception is on its way the message points to that, not to the order of destruction.
+[[nodiscard]] std::string dropped_text(const CallInfo& info, int rank);
 
 /// Lists ranks as "rank 1" or "ranks 1, 3"; long lists are truncated.
 [[nodiscard]] std::string rank_list(std::span<const int> ranks);

@@ -66,6 +66,16 @@ TEST(Disagreement, NamesWhoIssuedWhat) {
       << text;
 }
 
+TEST(Disagreement, NamesRanksByTheGivenNumbers) {
+  std::vector<CallRecord> records(3, record_of(example()));
+  CallInfo other = example();
+  other.name = "factors G";
+  records[1] = record_of(other);
+  const std::string text = disagreement(records, std::vector<int>{4, 6, 5});
+  EXPECT_NE(text.find("ranks 4, 5 issued"), std::string::npos) << text;
+  EXPECT_NE(text.find("but rank 6 issued"), std::string::npos) << text;
+}
+
 TEST(RankList, IsCutWhenLong) {
   std::vector<int> ranks(100);
   std::iota(ranks.begin(), ranks.end(), 0);

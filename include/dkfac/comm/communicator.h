@@ -48,7 +48,9 @@ struct DKFAC_API CallInfo {
 };
 
 /// Communicator of a fixed group of ranks. Every rank calls the same collectives in the same order
-/// with the same counts, dtype and name. One thread at a time may use a communicator.
+/// with the same counts, dtype and name. On each rank one thread at a time may use a communicator
+/// and all that were split from it or composed of it (on_device(), make_hierarchical()): they may
+/// share connections and failures.
 ///
 /// Asynchrony: a call enqueues its work on `stream` and returns.
 /// - On the inline host stream the work is complete on return.
@@ -75,7 +77,9 @@ struct DKFAC_API CallInfo {
 /// is counted; its peers then wait until their time limit. Communication failures throw CommError
 /// from the call, from progress() or from the wait in which they are detected: a time limit, a lost
 /// peer, ranks that disagree, abort() on another rank. The communicator is then unusable on every
-/// rank.
+/// rank. Where a group of a split fails, messages of the host backends name ranks of the
+/// communicator from which it was split first, i.e. of the job; make_external() knows those of the
+/// group alone.
 class DKFAC_API Communicator {
  public:
   virtual ~Communicator() = default;

@@ -210,6 +210,7 @@ class HeaderPhase final : public PlainPhase {
  public:
   HeaderPhase(PeerGroup& group, const CallInfo& info, int phase)
       : PlainPhase(group, PeerGroup::Channel::checks, info, phase),
+        group_(group),
         headers_(static_cast<std::size_t>(group.size())) {
     const CallRecord record = record_of(info);
     Header& mine = headers_[static_cast<std::size_t>(group.rank())];
@@ -238,11 +239,13 @@ class HeaderPhase final : public PlainPhase {
       header.text.back() = '\0';
       records.push_back({header.hash, header.text.data()});
     }
-    if (const std::string text = disagreement(records); !text.empty()) throw CommError(text);
+    if (const std::string text = disagreement(records, group_.job_ranks()); !text.empty())
+      throw CommError(text);
     return true;
   }
 
  private:
+  const PeerGroup& group_;
   std::vector<Header> headers_;
 };
 

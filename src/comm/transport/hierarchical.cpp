@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <exception>
 #include <numeric>
+#include <string>
 #include <unistd.h>
 #include <utility>
+#include <vector>
 
 #include "dkfac/core/error.h"
 
@@ -91,9 +94,15 @@ class GuardTask final : public HostTask {
   ~GuardTask() override {
     if (complete_) return;
     if (kept_ != nullptr) leak_until_exit(kept_);
-    const std::shared_ptr<HostQueue> queue = queue_.lock();
+    // By an exception: the queue only knows that its stream was destroyed, which is not the cause.
+    const bool by_exception = std::uncaught_exceptions() > 0;
+    const std::shared_ptr<HostQueue> queue = by_exception ? nullptr : queue_.lock();
     const std::string reason = queue == nullptr ? std::string() : failure_of(*queue);
-    world_->abort(reason.empty() ? "dropped " + call_ + " before it was complete" : reason);
+    const char* where =
+        by_exception ? "; an exception was on its way there: look for its message" : "";
+    world_->abort(reason.empty()
+                      ? detail::concat("dropped ", call_, " before it was complete", where)
+                      : reason);
   }
   GuardTask(const GuardTask&) = delete;
   GuardTask& operator=(const GuardTask&) = delete;

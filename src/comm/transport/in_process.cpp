@@ -1,11 +1,16 @@
 #include "dkfac/comm/in_process.h"
 
 #include <algorithm>
+#include <exception>
 #include <map>
+#include <numeric>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "dkfac/core/error.h"
 
+#include "comm/call_info.h"
 #include "comm/transport/cuda/device_work.h"
 #include "comm/transport/deadline.h"
 #include "comm/transport/in_process_group.h"
@@ -46,9 +51,7 @@ class InProcessTask final : public HostTask {
         deadline_(options.timeout_s) {}
   ~InProcessTask() override {
     if (stage_ == Stage::complete) return;
-    const std::string reason =
-        detail::concat("[", call_.info.op, "] rank ", rank_, " dropped ", call_.info.describe(),
-                       " before it was complete; wait for a stream before destroying it");
+    const std::string reason = dropped_text(call_.info, group_->job_rank(rank_));
     if (stage_ == Stage::created) {
       group_->fail(reason);
     } else {
@@ -59,6 +62,22 @@ class InProcessTask final : public HostTask {
   InProcessTask& operator=(const InProcessTask&) = delete;
 
   bool advance() override {
+    try {
+      return advance_stages();
+    } catch (const CommError&) {  // The group has failed by it.
+      throw;
+    } catch (const std::exception& error) {
+      // Such as a lack of memory. The destructor would only know that the task is dropped.
+      group_->fail(detail::concat(error.what(), " (rank ", group_->job_rank(rank_), " at ",
+                                  call_.info.describe(), ")"));
+      throw;
+    }
+  }
+
+ private:
+  enum class Stage { created, arriving, moving, finished, complete };
+
+  bool advance_stages() {
     deadline_.start();
     if (stage_ == Stage::created) {
       stage_ = Stage::arriving;
@@ -72,9 +91,6 @@ class InProcessTask final : public HostTask {
       group_->time_out(rank_, call_, deadline_.seconds());
     return stage_ == Stage::complete;
   }
-
- private:
-  enum class Stage { created, arriving, moving, finished, complete };
 
   void arrive() {
     point_ = group_->rendezvous(call_);
@@ -163,7 +179,8 @@ class InProcessCommunicator final : public HostCommunicator {
     return std::make_shared<InProcessCommunicator>(split.group, split.rank, options());
   }
   void do_abort(std::string_view reason) noexcept override {
-    group_->fail(detail::concat("[abort] rank ", rank(), " aborted the group: ", reason));
+    group_->fail(
+        detail::concat("[abort] rank ", group_->job_rank(rank()), " aborted the group: ", reason));
   }
 
  private:
@@ -175,7 +192,9 @@ class InProcessCommunicator final : public HostCommunicator {
 
 std::vector<std::shared_ptr<Communicator>> make_in_process(int size, Options options) {
   DKFAC_CHECK(size > 0, "[in_process] size is ", size, "; it must be > 0");
-  const auto group = std::make_shared<InProcessGroup>(size, nullptr);
+  std::vector<int> job_ranks(static_cast<std::size_t>(size));
+  std::iota(job_ranks.begin(), job_ranks.end(), 0);
+  const auto group = std::make_shared<InProcessGroup>(std::move(job_ranks), nullptr);
   std::vector<std::shared_ptr<Communicator>> ranks;
   for (int r = 0; r < size; ++r)
     ranks.push_back(std::make_shared<InProcessCommunicator>(group, r, options));

@@ -17,24 +17,24 @@ namespace {
 constexpr std::uint64_t kPresent = std::numeric_limits<std::uint64_t>::max();
 
 /// Lists each rank with the device of its stream.
-std::string devices_of(const std::vector<const HostCall*>& calls) {
+std::string devices_of(const std::vector<const HostCall*>& calls, std::span<const int> ranks) {
   std::string text;
   for (std::size_t r = 0; r < calls.size(); ++r)
-    text += detail::concat(r == 0 ? "" : ", ", calls[r]->stream.device(), " on rank ", r);
+    text += detail::concat(r == 0 ? "" : ", ", calls[r]->stream.device(), " on rank ", ranks[r]);
   return text;
 }
 
-std::string disagreement_of(const std::vector<const HostCall*>& calls) {
+std::string disagreement_of(const std::vector<const HostCall*>& calls, std::span<const int> ranks) {
   std::vector<CallRecord> records;
   records.reserve(calls.size());
   for (const HostCall* call : calls) records.push_back(record_of(call->info));
-  if (std::string text = disagreement(records); !text.empty()) return text;
+  if (std::string text = disagreement(records, ranks); !text.empty()) return text;
   const Device first = calls.front()->stream.device();
   if (std::all_of(calls.begin(), calls.end(),
                   [&](const HostCall* call) { return call->stream.device() == first; }))
     return {};
   return detail::concat("[collective] ", calls.front()->info.describe(), " got memory of ",
-                        devices_of(calls), "; the ranks of one process share one device");
+                        devices_of(calls, ranks), "; the ranks of one process share one device");
 }
 
 void follow(const Stream& stream, const Event& event) noexcept {
@@ -55,7 +55,9 @@ std::vector<SplitResult> split_results(const std::vector<const HostCall*>& calls
   std::vector<SplitResult> splits(calls.size());
   for (auto& [color, ranks] : members) {
     std::sort(ranks.begin(), ranks.end());
-    const auto group = std::make_shared<InProcessGroup>(static_cast<int>(ranks.size()), parent);
+    std::vector<int> job_ranks;
+    for (const auto& [key, rank] : ranks) job_ranks.push_back(parent->job_rank(rank));
+    const auto group = std::make_shared<InProcessGroup>(std::move(job_ranks), parent);
     for (std::size_t i = 0; i < ranks.size(); ++i)
       splits[static_cast<std::size_t>(std::get<1>(ranks[i]))] = {group, static_cast<int>(i)};
   }
@@ -64,10 +66,11 @@ std::vector<SplitResult> split_results(const std::vector<const HostCall*>& calls
 
 }  // namespace
 
-InProcessGroup::InProcessGroup(int size, std::shared_ptr<InProcessGroup> parent)
-    : size_(size),
+InProcessGroup::InProcessGroup(std::vector<int> job_ranks, std::shared_ptr<InProcessGroup> parent)
+    : job_ranks_(std::move(job_ranks)),
+      size_(static_cast<int>(job_ranks_.size())),
       parent_(std::move(parent)),
-      last_call_(static_cast<std::size_t>(size), kPresent) {}
+      last_call_(job_ranks_.size(), kPresent) {}
 
 bool InProcessGroup::failed() const noexcept {
   return failed_.load(std::memory_order_acquire) || (parent_ != nullptr && parent_->failed());
@@ -129,7 +132,7 @@ void InProcessGroup::arrive(int rank, const HostCall& call, std::shared_ptr<Devi
   point.calls[static_cast<std::size_t>(rank)] = &call;
   point.sides[static_cast<std::size_t>(rank)] = std::move(side);
   if (++point.arrived < size_) return;
-  if (std::string text = disagreement_of(point.calls); !text.empty())
+  if (std::string text = disagreement_of(point.calls, job_ranks_); !text.empty())
     fail_and_throw(lock, std::move(text));
   if (call.kind == HostCall::Kind::split)
     point.splits = split_results(point.calls, shared_from_this());
@@ -143,9 +146,10 @@ Rendezvous* InProcessGroup::rendezvous(const HostCall& call) {
   for (const int r : missing(point)) {
     const std::uint64_t last = last_call_[static_cast<std::size_t>(r)];
     if (last >= call.info.sequence) continue;
-    fail_and_throw(lock, detail::concat("[", call.info.op, "] rank ", r, " left the group after ",
-                                        last, " calls, so ", call.info.describe(),
-                                        " can never complete; every rank must issue it"));
+    fail_and_throw(
+        lock, detail::concat("[", call.info.op, "] rank ", job_rank(r), " left the group after ",
+                             last, " calls, so ", call.info.describe(),
+                             " can never complete; every rank must issue it"));
   }
   return nullptr;
 }
@@ -200,9 +204,10 @@ void InProcessGroup::time_out(int rank, const HostCall& call, double limit_s) {
   const Lock lock(mutex_);
   const Rendezvous& point = rendezvous_of(call.info.sequence);
   const char* verb = point.arrived < size_ ? " not arrived" : " not finished";
-  const std::vector<int> late = missing(point);
-  fail_and_throw(lock, detail::concat("[", call.info.op, "] rank ", rank, " waited ", limit_s,
-                                      " s (timeout_s) at ", call.info.describe(), "; ",
+  std::vector<int> late = missing(point);
+  for (int& each : late) each = job_rank(each);
+  fail_and_throw(lock, detail::concat("[", call.info.op, "] rank ", job_rank(rank), " waited ",
+                                      limit_s, " s (timeout_s) at ", call.info.describe(), "; ",
                                       rank_list(late), (late.size() == 1 ? " has" : " have"), verb,
                                       "; look there, or raise the limit"));
 }

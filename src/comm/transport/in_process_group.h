@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -49,7 +50,9 @@ struct Rendezvous {
 /// noexcept throw the group's failure as CommError.
 class InProcessGroup : public std::enable_shared_from_this<InProcessGroup> {
  public:
-  InProcessGroup(int size, std::shared_ptr<InProcessGroup> parent);
+  /// `job_ranks`: the ranks of the members in the group from which all were split; messages name
+  /// these.
+  InProcessGroup(std::vector<int> job_ranks, std::shared_ptr<InProcessGroup> parent);
 
   /// Registers the call of a rank under call.info.sequence. `call` stays valid until release or
   /// withdraw. `side` is null for host memory.
@@ -76,6 +79,7 @@ class InProcessGroup : public std::enable_shared_from_this<InProcessGroup> {
   /// Records that the rank issues no call after number `last`.
   void leave(int rank, std::uint64_t last) noexcept;
   [[nodiscard]] int size() const { return size_; }
+  [[nodiscard]] int job_rank(int rank) const { return job_ranks_[static_cast<std::size_t>(rank)]; }
 
  private:
   using Lock = std::unique_lock<std::mutex>;
@@ -85,6 +89,7 @@ class InProcessGroup : public std::enable_shared_from_this<InProcessGroup> {
   [[nodiscard]] std::vector<int> missing(const Rendezvous& point) const;
   [[nodiscard]] std::string failure_of_parent();
 
+  const std::vector<int> job_ranks_;
   const int size_;
   const std::shared_ptr<InProcessGroup> parent_;
   std::atomic<bool> failed_ = false;  ///< Equal to !failure_.empty(), readable without the lock.

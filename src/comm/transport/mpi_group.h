@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,6 +24,7 @@ class MpiGroup final : public PeerGroup {
   MpiGroup(const MpiGroup&) = delete;
   MpiGroup& operator=(const MpiGroup&) = delete;
 
+  [[nodiscard]] std::span<const int> job_ranks() const override { return ranks_; }
   [[nodiscard]] std::unique_ptr<Transfers> make_transfers(Channel channel, const CallInfo& info,
                                                           int phase) override;
   /// Makes a subgroup over the same duplicates with its own message tags, without a call of MPI.

@@ -58,10 +58,11 @@ void MpiTransfers::finish(std::size_t request, const MPI_Status& status) {
     int bytes = 0;
     check_mpi(MPI_Get_count(&status, MPI_BYTE, &bytes), "MPI_Get_count");
     if (bytes != transfer.bytes_of(piece)) {
-      throw CommError(detail::concat("[receive] rank ", transfer.peer, " sent a piece of ", bytes,
-                                     " bytes where ", transfer.bytes_of(piece),
-                                     " were expected: the ranks' collectives differ; "
-                                     "Check::full names them"));
+      throw CommError(
+          detail::concat("[receive] rank ", ranks_[static_cast<std::size_t>(transfer.peer)],
+                         " sent a piece of ", bytes, " bytes where ", transfer.bytes_of(piece),
+                         " were expected: the ranks' collectives differ; "
+                         "Check::full names them"));
     }
   }
   arrived[slot] = true;

@@ -87,7 +87,8 @@ std::shared_ptr<Communicator> PeerCommunicator::do_split(int color, int key, Cal
 }
 
 void PeerCommunicator::do_abort(std::string_view reason) noexcept {
-  group_->fail(detail::concat("[abort] rank ", rank(), " aborted the group: ", reason));
+  group_->fail(
+      detail::concat("[abort] rank ", group_->job_rank(rank()), " aborted the group: ", reason));
 }
 
 }  // namespace dkfac::comm

@@ -23,6 +23,11 @@ class PeerGroup : public std::enable_shared_from_this<PeerGroup> {
   [[nodiscard]] int rank() const { return rank_; }
   [[nodiscard]] int size() const { return size_; }
 
+  /// Ranks of the members in the job, i.e. in the group from which this one was made, directly or
+  /// over others. Messages name these: a reader looks for a process of the job.
+  [[nodiscard]] virtual std::span<const int> job_ranks() const = 0;
+  [[nodiscard]] int job_rank(int rank) const { return job_ranks()[static_cast<std::size_t>(rank)]; }
+
   /// Channel of messages: data, or the comparison of calls that precedes them.
   enum class Channel : std::uint8_t { data, checks };
   /// Makes the transfers of phase 0, 1 or 2 of a call; they borrow the group.

@@ -1,5 +1,6 @@
 #include "comm/transport/peer_task.h"
 
+#include <exception>
 #include <utility>
 #include <vector>
 
@@ -27,9 +28,7 @@ PeerTask::PeerTask(std::shared_ptr<PeerGroup> group, const Options& options, Hos
 
 PeerTask::~PeerTask() {
   if (complete_) return;
-  group_->fail(detail::concat("[", call_.info.op, "] rank ", group_->rank(), " dropped ",
-                              call_.info.describe(),
-                              " before it was complete; wait for a stream before destroying it"));
+  group_->fail(dropped_text(call_.info, group_->job_rank(group_->rank())));
 }
 
 std::unique_ptr<CollectivePhase> PeerTask::make_phase(int phase) {
@@ -70,16 +69,22 @@ bool PeerTask::advance_phases() {
 }
 
 std::string PeerTask::time_limit_text() const {
-  const std::vector<int> late = running_phase_->missing();
+  std::vector<int> late = running_phase_->missing();
+  for (int& rank : late) rank = group_->job_rank(rank);
   // In the second phase of an all_reduce all ranks have arrived, but a peer may itself wait for
   // another rank's data.
   const char* verb = phase_ == 0   ? " not arrived"
                      : phase_ == 1 ? " not sent or taken its data"
                                    : " not sent its sums, or taken ours";
-  return detail::concat("[", call_.info.op, "] rank ", group_->rank(), " waited ",
+  return detail::concat("[", call_.info.op, "] rank ", group_->job_rank(group_->rank()), " waited ",
                         deadline_.seconds(), " s (timeout_s) at ", call_.info.describe(), "; ",
                         rank_list(late), (late.size() == 1 ? " has" : " have"), verb,
                         "; look there, or raise the limit");
+}
+
+std::string PeerTask::located(const std::exception& error) const {
+  return detail::concat(error.what(), " (rank ", group_->job_rank(group_->rank()), " at ",
+                        call_.info.describe(), ")");
 }
 
 bool PeerTask::advance() {
@@ -89,10 +94,13 @@ bool PeerTask::advance() {
     complete_ = advance_phases();
     if (!complete_ && deadline_.passed()) throw CommError(time_limit_text());
   } catch (const CommError& error) {
-    const std::string text =
-        detail::concat(error.what(), " (rank ", group_->rank(), " at ", call_.info.describe(), ")");
+    const std::string text = located(error);
     group_->fail(text);
     throw CommError(text);
+  } catch (const std::exception& error) {
+    // Such as a lack of memory. The destructor would only know that the task is dropped.
+    group_->fail(located(error));
+    throw;
   }
   return complete_;
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <exception>
 #include <memory>
 #include <string>
 
@@ -24,6 +25,8 @@ class PeerTask final : public HostTask {
   bool advance_phases();
   [[nodiscard]] std::unique_ptr<CollectivePhase> make_phase(int phase);
   [[nodiscard]] std::string time_limit_text() const;
+  /// The message of an error with the rank and the call that it met.
+  [[nodiscard]] std::string located(const std::exception& error) const;
 
   std::shared_ptr<PeerGroup> group_;
   Options options_;

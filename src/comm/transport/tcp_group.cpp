@@ -141,7 +141,7 @@ void TcpGroup::read_notices(int index) {
   apply_notices(index);
   if (peer.gone && !peer.left && !failed())
     fail(detail::concat(
-        "[tcp] rank ", index,
+        "[tcp] rank ", job_rank(index),
         " closed its connections without leaving the group, so its process has ended; "
         "look there"));
 }
@@ -172,10 +172,10 @@ void TcpGroup::throw_lost(int index) {
   while (!peer.left && !peer.gone && failure_.empty() && !deadline.passed()) listen(10);
   throw_if_failed();
   if (peer.left)
-    throw CommError(detail::concat("[tcp] rank ", index, " left the group after ", peer.last,
-                                   " calls; every rank must issue the same"));
-  throw CommError(
-      detail::concat("[tcp] the connection to rank ", index, " broke; is its machine running?"));
+    throw CommError(detail::concat("[tcp] rank ", job_rank(index), " left the group after ",
+                                   peer.last, " calls; every rank must issue the same"));
+  throw CommError(detail::concat("[tcp] the connection to rank ", job_rank(index),
+                                 " broke; is its machine running?"));
 }
 
 }  // namespace dkfac::comm

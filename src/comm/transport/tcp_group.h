@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <poll.h>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,7 @@ class TcpGroup final : public PeerGroup {
   static std::shared_ptr<TcpGroup> world(int rank, int size, const std::string& host,
                                          std::uint16_t port, const Options& options);
 
+  [[nodiscard]] std::span<const int> job_ranks() const override { return members_; }
   [[nodiscard]] std::unique_ptr<Transfers> make_transfers(Channel channel, const CallInfo& info,
                                                           int phase) override;
   [[nodiscard]] std::shared_ptr<PeerGroup> subgroup(std::span<const int> members, int id,

@@ -96,7 +96,7 @@ AddressBook gather(int size, std::uint16_t port, std::uint16_t own_port, const D
 AddressBook join(int rank, int size, const Endpoint& master, std::uint16_t own_port,
                  const Deadline& deadline) {
   const std::string peer = detail::concat("rank 0 at ", to_string(master));
-  const Socket socket = connect_to(master, deadline, [] {});
+  const Socket socket = connect_to(master, deadline, peer, [] {});
   Handshake handshake;
   handshake.rank = static_cast<std::uint32_t>(rank);
   handshake.size = static_cast<std::uint32_t>(size);
@@ -187,8 +187,10 @@ void Node::call(int rank, std::uint32_t group, Handshake::Purpose purpose, const
   handshake.group = group;
   handshake.rank = static_cast<std::uint32_t>(rank_);
   handshake.purpose = purpose;
-  socket = connect_to(book_.ranks[static_cast<std::size_t>(rank)], deadline, check);
-  send_all(socket, &handshake, sizeof handshake, deadline, detail::concat("rank ", rank));
+  const Endpoint& to = book_.ranks[static_cast<std::size_t>(rank)];
+  const std::string peer = detail::concat("rank ", rank, " at ", to_string(to));
+  socket = connect_to(to, deadline, peer, check);
+  send_all(socket, &handshake, sizeof handshake, deadline, peer);
 }
 
 void Node::accept_pending(int ms) {

@@ -187,7 +187,7 @@ bool is_own_peer(const Socket& socket) {
          own.sin_port == peer.sin_port && own.sin_addr.s_addr == peer.sin_addr.s_addr;
 }
 
-Socket connect_to(const Endpoint& to, const Deadline& deadline,
+Socket connect_to(const Endpoint& to, const Deadline& deadline, std::string_view peer,
                   const std::function<void()>& check) {
   for (;;) {
     check();
@@ -199,7 +199,7 @@ Socket connect_to(const Endpoint& to, const Deadline& deadline,
       return socket;
     }
     if (deadline.passed())
-      throw CommError(detail::concat("[tcp] no connection to ", to_string(to), " within ",
+      throw CommError(detail::concat("[tcp] no connection to ", peer, " within ",
                                      deadline.seconds(), " s (timeout_s): ", std::strerror(error),
                                      "; is the process there running, and the port open?"));
     socket.close();  // before the pause: it could occupy the port of the awaited process

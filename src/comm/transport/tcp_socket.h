@@ -62,8 +62,8 @@ enum class AcceptResult : std::uint8_t { accepted, aborted, no_descriptors };
 /// may open no more files.
 [[nodiscard]] AcceptResult accept_from(const Socket& listener, Accepted& accepted);
 /// Connects, retrying until the deadline since the other side may not listen yet. check() is called
-/// before each attempt and may throw. Throws CommError.
-[[nodiscard]] Socket connect_to(const Endpoint& to, const Deadline& deadline,
+/// before each attempt and may throw. `peer` names the other side in errors. Throws CommError.
+[[nodiscard]] Socket connect_to(const Endpoint& to, const Deadline& deadline, std::string_view peer,
                                 const std::function<void()>& check);
 /// Whether both ends are the same socket: a connection attempt to a port without a listener may get
 /// that port as its own.

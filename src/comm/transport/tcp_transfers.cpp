@@ -85,13 +85,14 @@ void TcpTransfers::pull(Transfer& transfer, Progress& progress) {
 }
 
 void TcpTransfers::check(const Transfer& transfer, const Head& head) {
+  const int rank = group_.job_rank(transfer.peer);
   if (head.bytes != transfer.bytes)
-    throw CommError(detail::concat("[tcp] rank ", transfer.peer, " sent a message of ", head.bytes,
+    throw CommError(detail::concat("[tcp] rank ", rank, " sent a message of ", head.bytes,
                                    " bytes where ", transfer.bytes,
                                    " were expected: the ranks' collectives differ; Check::full "
                                    "names them"));
   if (head.call != call_)
-    throw CommError(detail::concat("[tcp] rank ", transfer.peer,
+    throw CommError(detail::concat("[tcp] rank ", rank,
                                    " is at another collective, with other arguments or another "
                                    "name; Check::full names it"));
 }

@@ -327,6 +327,15 @@ TEST_F(Launch, AnotherLaunchersRanksNeedMpi) {
   set("PMI_RANK", "0");
   set("PMI_SIZE", "3");
   EXPECT_THROW(World(), CommError);
+  // The variables of mpirun precede those that would choose TCP.
+  set("OMPI_COMM_WORLD_RANK", "0");
+  set("OMPI_COMM_WORLD_SIZE", "3");
+  try {
+    const World world;
+    ADD_FAILURE() << "a world without MPI";
+  } catch (const CommError& error) {
+    EXPECT_NE(std::string(error.what()).find("without mpirun"), std::string::npos) << error.what();
+  }
 }
 
 TEST_F(Launch, OneRankOfAnotherLauncherNeedsNone) {

@@ -215,7 +215,7 @@ TEST_P(Conformance, SplitWithoutAColorGivesNoGroup) {
 TEST_P(Conformance, GathersStringsOfAnyLength) {
   run([](Communicator& comm) {
     const auto text = [](int r) {
-      return std::string(static_cast<std::size_t>(r * 5), 'a') + "é\0";
+      return std::string(static_cast<std::size_t>(r * 5), 'a') + std::string("é\0x", 4);
     };
     const auto all = all_gather_strings(comm, comm.rank() == 1 ? "" : text(comm.rank()));
     ASSERT_EQ(all.size(), static_cast<std::size_t>(comm.size()));
@@ -309,11 +309,37 @@ TEST_P(Conformance, RejectsWhatTheContractForbids) {
     counts[0] = 11;
     EXPECT_THROW(comm.all_gather_v(view(out).slice(0, 0, mine), counts, view(x), cpu),
                  InvalidArgument);
-    counts.push_back(1);
-    EXPECT_THROW(comm.reduce_scatter_v(view(x), counts, view(out), cpu), InvalidArgument);
     EXPECT_THROW(comm.all_reduce(TensorView(x.data(), DType::f32, {12}, Device::cuda(0)),
                                  ReduceOp::sum, cpu),
                  InvalidArgument);
+    EXPECT_EQ(comm.sequence(), 0U) << "a rejected call is no call";
+    EXPECT_FALSE(comm.failed());
+  });
+}
+
+TEST_P(Conformance, SaysWhatIsWrongWithTheSegments) {
+  run([](Communicator& comm) {
+    std::vector<float> x(12), out(12);
+    std::vector<bf16> narrow(12);
+    const auto size = static_cast<std::size_t>(comm.size());
+    const auto rank = static_cast<std::size_t>(comm.rank());
+    const auto refusal = [&](const std::vector<std::int64_t>& counts, TensorView part) {
+      return message_of<InvalidArgument>(
+          [&] { comm.reduce_scatter_v(view(x), counts, part, Stream::cpu()); });
+    };
+    // In each call all the rest is valid.
+    std::vector<std::int64_t> counts(size);
+    counts[rank] = 12;  // never sent: refused on this rank
+    std::string message = refusal(counts, view(narrow));
+    EXPECT_TRUE(contains(message, "but the whole buffer is")) << message;
+    std::vector<std::int64_t> longer = counts;
+    longer.push_back(0);
+    message = refusal(longer, view(out));
+    EXPECT_TRUE(contains(message, "one per rank")) << message;
+    counts[rank] = -1;
+    if (size > 1) counts[(rank + 1) % size] = 13;
+    message = refusal(counts, {});
+    EXPECT_TRUE(contains(message, "must be >= 0")) << message;
     EXPECT_EQ(comm.sequence(), 0U) << "a rejected call is no call";
     EXPECT_FALSE(comm.failed());
   });

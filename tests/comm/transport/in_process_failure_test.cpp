@@ -1,4 +1,5 @@
 #include <chrono>
+#include <stdexcept>
 #include <thread>
 
 #include <gtest/gtest.h>
@@ -37,6 +38,21 @@ void reduce(Communicator& comm, std::size_t count, std::string_view name,
             const Stream& stream = Stream::cpu()) {
   std::vector<float> x(count, 1);
   comm.all_reduce(view(x), ReduceOp::sum, stream, name);
+}
+
+/// Runs body on ranks 3 and 2, which are ranks 0 and 1 of a group of their own, and returns what it
+/// threw there; both have to throw.
+std::vector<std::string> failures_in_a_part(const Body& body, double limit_s = kLimit) {
+  std::vector<std::string> messages(2);
+  run_ranks(4,
+            [&](const std::shared_ptr<Communicator>& comm) {
+              const auto part = comm->split(comm->rank() / 2, -comm->rank());
+              if (comm->rank() < 2) return;
+              messages[static_cast<std::size_t>(part->rank())] =
+                  message_of<CommError>([&] { body(*part); });
+            },
+            {.timeout_s = limit_s});
+  return messages;
 }
 
 }  // namespace
@@ -201,6 +217,61 @@ TEST(Dropping, AStreamWithUnfinishedWorkFailsThePeers) {
     comm.all_reduce(view(x), ReduceOp::sum, Stream::cpu(), "x");
   });
   expect_all_contain(messages, "rank 0 dropped #1 all_reduce(sum) f32 x 1000 'x'");
+}
+
+TEST(Dropping, ByAnExceptionPointsToItInsteadOfAdvising) {
+  const auto messages = failures(2, [](Communicator& comm) {
+    std::vector<float> x(1000, 1);
+    try {
+      const OwnedStream stream(Device::cpu());
+      if (comm.rank() == 0) {
+        comm.all_reduce(view(x), ReduceOp::sum, stream, "x");
+        throw std::out_of_range("no such label");
+      }
+    } catch (const std::out_of_range&) {
+      // A program would end by it.
+    }
+    comm.all_reduce(view(x), ReduceOp::sum, Stream::cpu(), "x");
+  });
+  expect_all_contain(messages, "rank 0 dropped #1 all_reduce(sum) f32 x 1000 'x'");
+  expect_all_contain(messages, "an exception was on its way there");
+}
+
+TEST(Subgroups, ErrorsNameRanksOfTheJob) {
+  expect_all_contain(failures_in_a_part([](Communicator& part) {
+                       if (part.rank() == 1) part.abort("disk full");
+                       part.barrier();
+                     }),
+                     "rank 2 aborted the group: disk full");
+  expect_all_contain(failures_in_a_part([](Communicator& part) {
+                       reduce(part, 8, part.rank() == 1 ? "second" : "first");
+                     }),
+                     "rank 3 issued #1 all_reduce(sum) f32 x 8 'first', but rank 2 issued #1");
+  expect_all_contain(failures_in_a_part([](Communicator& part) {
+                       std::vector<float> x(1000, 1);
+                       if (part.rank() == 1) {
+                         const OwnedStream stream(Device::cpu());
+                         part.all_reduce(view(x), ReduceOp::sum, stream, "x");
+                       }
+                       reduce(part, 8, "y");
+                     }),
+                     "rank 2 dropped #1 all_reduce(sum) f32 x 1000 'x'");
+  const auto late = [](Communicator& part) {
+    while (part.rank() == 1 && !part.failed())
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    part.barrier();
+  };
+  expect_all_contain(failures_in_a_part(late, 1),
+                     "[barrier] rank 3 waited 1 s (timeout_s) at #1 barrier; rank 2 has not");
+}
+
+TEST(Subgroups, ARankThatLeftIsNamedByItsRankInTheJob) {
+  run_ranks(4, [](const std::shared_ptr<Communicator>& comm) {
+    const auto part = comm->split(comm->rank() / 2);
+    if (comm->rank() != 2) return;
+    const std::string message = message_of<CommError>([&] { part->barrier(); });
+    EXPECT_TRUE(contains(message, "rank 3 left the group after 0 calls")) << message;
+  });
 }
 
 // For AddressSanitizer: no peer may still read the buffer of a rank that withdraws.

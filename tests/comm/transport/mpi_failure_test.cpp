@@ -185,6 +185,24 @@ TEST(MpiAbort, OfTheWorldReachesSubgroups) {
   expect_contains(message, "disk full");
 }
 
+TEST(MpiAbort, OfASubgroupNamesTheRankOfTheJob) {
+  failure(
+      [](Communicator& comm) {
+        const auto part = comm.split(0, -comm.rank());  // in the opposite order
+        MPI_Barrier(MPI_COMM_WORLD);
+        const std::string message = message_of<CommError>([&] {
+          if (part->rank() == 0) part->abort("disk full");
+          for (;;) part->barrier();
+        });
+        expect_contains(
+            message, "rank " + std::to_string(comm.size() - 1) + " aborted the group: disk full");
+        MPI_Barrier(MPI_COMM_WORLD);
+        comm.abort("end of the test");
+        comm.barrier();
+      },
+      full_check(100));
+}
+
 TEST(MpiDropping, AStreamWithUnfinishedWorkFailsThePeers) {
   const std::string message = failure(
       [](Communicator& comm) {

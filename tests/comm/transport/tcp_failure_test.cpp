@@ -1,6 +1,8 @@
 #include <array>
 #include <chrono>
 #include <csignal>
+#include <new>
+#include <stdexcept>
 #include <sys/wait.h>
 #include <thread>
 
@@ -9,6 +11,8 @@
 
 #include "comm/conformance.h"
 #include "comm/tcp_ranks.h"
+#include "comm/transport/peer_task.h"
+#include "comm/transport/tcp_mesh.h"
 #include "comm/transport/tcp_socket.h"
 
 // Each test breaks its own group; every rank must fail with a helpful message.
@@ -49,6 +53,45 @@ void idle(Communicator& comm) {
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
 }
+
+/// Runs body on ranks 3 and 2, which are ranks 0 and 1 of a group of their own, and returns what it
+/// threw there; both have to throw.
+std::vector<std::string> failures_in_a_part(const Options& options, const Body& body) {
+  std::vector<std::string> messages(2);
+  run_tcp(4, options, [&](const std::shared_ptr<Communicator>& comm) {
+    const auto part = comm->split(comm->rank() / 2, -comm->rank());
+    if (comm->rank() < 2) return;
+    messages[static_cast<std::size_t>(part->rank())] = message_of<CommError>([&] { body(*part); });
+  });
+  return messages;
+}
+
+/// Rank 1 of a group that are ranks 4 and 5 of a job, without memory for a transfer.
+class GroupWithoutMemory final : public PeerGroup {
+ public:
+  GroupWithoutMemory() {
+    rank_ = 1;
+    size_ = 2;
+  }
+  [[nodiscard]] std::span<const int> job_ranks() const override { return ranks_; }
+  [[nodiscard]] std::unique_ptr<Transfers> make_transfers(Channel, const CallInfo&, int) override {
+    throw std::bad_alloc();
+  }
+  [[nodiscard]] std::shared_ptr<PeerGroup> subgroup(std::span<const int>, int,
+                                                    const Options&) override {
+    return nullptr;
+  }
+  [[nodiscard]] bool failed() const override { return !failure.empty(); }
+  void throw_if_failed() override {}
+  void fail(std::string_view text) noexcept override {
+    if (failure.empty()) failure = text;
+  }
+
+  std::string failure;
+
+ private:
+  std::vector<int> ranks_{4, 5};
+};
 
 }  // namespace
 
@@ -124,6 +167,72 @@ TEST(TcpDropping, AStreamWithUnfinishedWorkFailsThePeers) {
   expect_all_contain(messages, "rank 1 dropped #1 all_reduce(sum) f32 x 1000 'x'");
 }
 
+TEST(TcpDropping, ByAnExceptionPointsToItInsteadOfAdvising) {
+  const auto messages = failures(2, full_check(100), [](Communicator& comm) {
+    std::vector<float> x(1000, 1);
+    try {
+      const OwnedStream stream(Device::cpu());
+      if (comm.rank() == 1) {
+        comm.all_reduce(view(x), ReduceOp::sum, stream, "x");
+        throw std::out_of_range("no such label");
+      }
+    } catch (const std::out_of_range&) {
+      // A program would end by it.
+    }
+    comm.all_reduce(view(x), ReduceOp::sum, Stream::cpu(), "x");
+  });
+  expect_all_contain(messages, "rank 1 dropped #1 all_reduce(sum) f32 x 1000 'x'");
+  expect_all_contain(messages, "an exception was on its way there");
+}
+
+TEST(PeerTask, ALackOfMemoryIsToldToThePeers) {
+  const auto group = std::make_shared<GroupWithoutMemory>();
+  HostCall call;
+  call.info.sequence = 3;
+  call.info.op = "barrier";
+  {
+    PeerTask task(group, {}, call);
+    EXPECT_THROW((void)task.advance(), std::bad_alloc);
+  }
+  EXPECT_EQ(group->failure, "std::bad_alloc (rank 5 at #3 barrier)");
+}
+
+TEST(TcpSubgroups, ErrorsNameRanksOfTheJob) {
+  expect_all_contain(failures_in_a_part(full_check(),
+                                        [](Communicator& part) {
+                                          if (part.rank() == 1) part.abort("disk full");
+                                          for (;;) part.barrier();
+                                        }),
+                     "rank 2 aborted the group: disk full");
+  expect_all_contain(failures_in_a_part(full_check(),
+                                        [](Communicator& part) {
+                                          reduce(part, 8, part.rank() == 1 ? "second" : "first");
+                                        }),
+                     "rank 3 issued #1 all_reduce(sum) f32 x 8 'first', but rank 2 issued #1");
+  expect_all_contain(failures_in_a_part({.timeout_s = kLimit},
+                                        [](Communicator& part) {
+                                          std::vector<float> x(part.rank() == 1 ? 8 : 24);
+                                          part.broadcast(view(x), 1, Stream::cpu(), "x");
+                                          idle(part);
+                                        }),
+                     "rank 2 sent a message of 32 bytes where 96 were expected");
+  expect_all_contain(failures_in_a_part(full_check(1),
+                                        [](Communicator& part) {
+                                          if (part.rank() == 1) idle(part);
+                                          part.barrier();
+                                        }),
+                     "[barrier] rank 3 waited 1 s (timeout_s) at #1 barrier; rank 2 has not");
+}
+
+TEST(TcpSubgroups, ARankThatLeftIsNamedByItsRankInTheJob) {
+  run_tcp(4, full_check(), [](const std::shared_ptr<Communicator>& comm) {
+    const auto part = comm->split(comm->rank() / 2);
+    if (comm->rank() != 2) return;
+    const std::string message = message_of<CommError>([&] { part->barrier(); });
+    EXPECT_TRUE(contains(message, "rank 3 left the group after 0 calls")) << message;
+  });
+}
+
 TEST(TcpLeaving, ARankThatWentAwayIsNamedAtOnce) {
   run_tcp(2, {.timeout_s = 100}, [](const std::shared_ptr<Communicator>& comm) {
     comm->barrier();
@@ -134,19 +243,29 @@ TEST(TcpLeaving, ARankThatWentAwayIsNamedAtOnce) {
 }
 
 TEST(TcpDeath, AKilledProcessIsNamedAtOnce) {
-  const std::uint16_t port = free_port();
-  const pid_t child = fork();
-  if (child == 0) {  // only calls of the system and of the library under test
-    const auto comm = make_tcp(1, 2, "127.0.0.1", port, {.timeout_s = 30});
-    raise(SIGKILL);
+  for (const bool in_a_part : {false, true}) {
+    const std::uint16_t port = free_port();
+    // In the part the ranks have the opposite order.
+    const auto joined = [&](int rank) {
+      auto comm = make_tcp(rank, 2, "127.0.0.1", port, {.timeout_s = 30});
+      return in_a_part ? comm->split(0, -rank) : comm;
+    };
+    const pid_t child = fork();
+    if (child == 0) {  // only calls of the system and of the library under test
+      const auto comm = joined(1);
+      comm->barrier();
+      raise(SIGKILL);
+    }
+    ASSERT_GT(child, 0);
+    const std::string message = message_of<CommError>([&] {
+      const auto comm = joined(0);
+      comm->barrier();
+      reduce(*comm, 10, "x");
+    });
+    EXPECT_TRUE(contains(message, "rank 1 closed its connections")) << message;
+    EXPECT_TRUE(contains(message, "process has ended")) << message;
+    waitpid(child, nullptr, 0);
   }
-  ASSERT_GT(child, 0);
-  const std::string message = message_of<CommError>([&] {
-    const auto comm = make_tcp(0, 2, "127.0.0.1", port, {.timeout_s = 30});
-    reduce(*comm, 10, "x");
-  });
-  EXPECT_TRUE(contains(message, "rank 1") && contains(message, "process has ended")) << message;
-  waitpid(child, nullptr, 0);
 }
 
 TEST(TcpMeeting, NamesTheRanksThatDoNotCome) {
@@ -165,8 +284,24 @@ TEST(TcpMeeting, APortInUseSaysWhatToChange) {
 TEST(TcpMeeting, NamesAnAddressWhereNothingListens) {
   const std::string message = message_of<CommError>(
       [] { (void)make_tcp(1, 2, "127.0.0.1", free_port(), {.timeout_s = 0.2}); });
-  EXPECT_TRUE(contains(message, "no connection to 127.0.0.1:")) << message;
+  EXPECT_TRUE(contains(message, "no connection to rank 0 at 127.0.0.1:")) << message;
   EXPECT_THROW((void)make_tcp(1, 2, "no-such-host.invalid", 1, {.timeout_s = 0.2}), CommError);
+}
+
+TEST(TcpMeeting, ARankThatEndsInTheMiddleIsNamed) {
+  std::array<std::string, 3> messages;
+  on_threads(3, [&](int rank, std::uint16_t port) {
+    if (rank != 1) {
+      messages[static_cast<std::size_t>(rank)] = message_of<CommError>(
+          [&] { (void)make_tcp(rank, 3, "127.0.0.1", port, {.timeout_s = 2}); });
+      return;
+    }
+    Deadline deadline(kLimit);
+    deadline.start();
+    (void)rendezvous(1, 3, "127.0.0.1", port, free_port(), deadline);  // And listens no more.
+  });
+  EXPECT_TRUE(contains(messages[0], "rank 1 of the job did not come")) << messages[0];
+  EXPECT_TRUE(contains(messages[2], "no connection to rank 1 at 127.0.0.1:")) << messages[2];
 }
 
 TEST(TcpMeeting, TwoProcessesWithOneRankAreAnError) {

@@ -38,7 +38,7 @@ Socket bound(sockaddr_in& address) {
 
 TEST(TcpSocket, TellsAConnectionToItselfFromOneToAListener) {
   const Socket listener = listen_at(0);
-  const Socket ordinary = connect_to({kHere, port_of(listener)}, far_away(), [] {});
+  const Socket ordinary = connect_to({kHere, port_of(listener)}, far_away(), "the listener", [] {});
   EXPECT_FALSE(is_own_peer(ordinary));
   sockaddr_in address{};
   const Socket lonely = bound(address);
@@ -54,13 +54,14 @@ TEST(TcpSocket, GivesUpWhenTheCheckThrowsLongBeforeTheDeadline) {
     if (++checks == 3) throw CommError("rank 1 has ended");
   };
   const Deadline deadline = far_away();
-  EXPECT_THROW((void)connect_to({kHere, ntohs(address.sin_port)}, deadline, check), CommError);
+  EXPECT_THROW((void)connect_to({kHere, ntohs(address.sin_port)}, deadline, "rank 1", check),
+               CommError);
   EXPECT_EQ(checks, 3);
   EXPECT_FALSE(deadline.passed());
 }
 
 Socket caller(const Listener& listener) {
-  return connect_to({kHere, listener.port()}, far_away(), [] {});
+  return connect_to({kHere, listener.port()}, far_away(), "the listener", [] {});
 }
 
 Socket connection(const Listener& listener, std::uint32_t rank) {

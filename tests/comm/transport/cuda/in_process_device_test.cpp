@@ -1,6 +1,7 @@
 #include <atomic>
 #include <chrono>
 #include <thread>
+#include <vector>
 
 #include "dkfac/comm/in_process.h"
 #include "dkfac/core/error.h"
@@ -139,7 +140,7 @@ TEST(InProcessOnDevice, AFailureBehindTheMeetingKeepsTheOrderOfPeers) {
   ops::fill(theirs, source, 3);
   mine.stream().synchronize();
   theirs.stream().synchronize();
-  const auto group = std::make_shared<InProcessGroup>(2, nullptr);
+  const auto group = std::make_shared<InProcessGroup>(std::vector<int>{0, 1}, nullptr);
   const auto call_on = [](Context& ctx) {
     HostCall call;
     call.info.sequence = 1;
