@@ -196,7 +196,7 @@ class Launch(unittest.TestCase):
             (self.dir / name).write_text(f"#!/bin/sh\n{text}\n")
             (self.dir / name).chmod(0o755)
         env = {"PATH": f"{self.dir}:{os.environ['PATH']}", "SLURM_JOB_ID": "42"}
-        for code, expected in ((0, 0), (80, 80), (75, 0)):
+        for code, expected in ((0, 0), (80, 80), (137, 137), (75, 0)):
             self.assertFalse((self.dir / "requeued").exists())
             self.assertEqual(self.start("train.sbatch", "a.toml", "o", CODE=str(code), **env).returncode,
                              expected)
@@ -208,7 +208,8 @@ class Launch(unittest.TestCase):
             'o/rank-${r%:*}.error.json; done\nexit 75\n')
         self.assertEqual(self.start("train.sbatch", "a.toml", "o", **env).returncode, 70)
         self.assertFalse((self.dir / "requeued").exists())
-        (self.dir / "srun").write_text("#!/bin/sh\nexit 75\n")  # The error is of an earlier job.
+        # A rank was killed after a checkpoint; the error is of an earlier job.
+        (self.dir / "srun").write_text("#!/bin/sh\nmkdir -p o/checkpoints/step-000001\nexit 137\n")
         self.assertEqual(self.start("train.sbatch", "a.toml", "o", **env).returncode, 0)
         self.assertTrue((self.dir / "requeued").exists())
         text = (TOOLS / "launch" / "train.sbatch").read_text()
@@ -298,22 +299,23 @@ class Supervised(unittest.TestCase):
             (self.dir / "starts").unlink()
 
     def test_a_notice_restarts_and_a_stop_does_not(self):
-        """The program waits for USR1, which it answers as dkfac does: with 75."""
-        program = self.counting("*) trap 'exit 75' USR1; : > \"ready-$n\"; "
-                                "while :; do sleep 0.05; done;;")
+        """The program answers USR1 as dkfac does: the first one with 75, later; a second one kills it."""
+        program = self.counting("*) trap 'trap - USR1; : > \"noted-$n\"; sleep 1; exit 75' USR1; "
+                                ": > \"ready-$n\"; while :; do sleep 0.05; done;;")
         run = subprocess.Popen(["bash", TOOLS / "launch" / "supervise.sh", "5", "1", "small.toml",
                                 "out/run"], cwd=self.dir, env=self.env(program),
                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        for number, sent in enumerate((signal.SIGUSR1, signal.SIGTERM)):
-            while not (self.dir / f"ready-{number}").exists():
+        for file, sent in (("ready-0", signal.SIGUSR1), ("noted-0", signal.SIGUSR1),
+                           ("ready-1", signal.SIGTERM), ("noted-1", signal.SIGTERM)):
+            while not (self.dir / file).exists():
                 self.assertIsNone(run.poll())
                 time.sleep(0.02)
             run.send_signal(sent)
         self.assertEqual(run.wait(timeout=60), 75)
         self.assertEqual(self.starts(), 2)
         log = (self.dir / "out" / "run.supervise.log").read_text()
-        self.assertIn("notice: the run saves a checkpoint", log)
-        self.assertIn("asked to stop", log)
+        self.assertEqual(log.count("notice: the run saves a checkpoint"), 2)
+        self.assertEqual((log.count("asked to stop"), log.count("ended with 75")), (2, 2))
 
     def test_control_c_does_not_reach_the_launcher_itself(self):
         """A terminal sends INT to a whole process group, and mpirun kills its ranks on it."""

@@ -5,8 +5,9 @@
 #   Environment: as for train_mpi.sh, and DKFAC_RESTART_WAIT, the seconds before a restart (10).
 #
 # USR1 is a notice that the machine will be taken away: the run saves a checkpoint and is started
-# again. INT (also Ctrl-C), TERM and HUP stop it with a checkpoint for good. Any other exit code, such
-# as that of a wrong configuration (64) or of divergence (80), ends it: a restart would meet it again.
+# again. INT (also Ctrl-C), TERM and HUP stop it with a checkpoint for good; more of them change
+# nothing: to end it without a checkpoint, kill mpirun too. Any other exit code, such as that of a wrong
+# configuration (64) or of divergence (80), ends it: a restart would meet it again.
 # Starts, ends and restarts are recorded in OUT.supervise.log. The exit code is that of the last run.
 set -uo pipefail
 if [ $# -lt 4 ] || ! [[ $1 =~ ^[0-9]+$ ]]; then
@@ -17,14 +18,17 @@ restarts=$((10#$1)) out=${4%/} # Decimal, also with leading zeros.
 shift
 log=$out.supervise.log
 launch=$(dirname "$0")/train_mpi.sh
-child='' stopping='' signalled='' code=0
+child='' told=0 stopping='' signalled='' code=0
 
 say() { printf '%s %s\n' "$(date -u +%FT%TZ)" "$*" | tee -a "$log" >&2; }
+# Once for each child: the program answers its first USR1 by a checkpoint, and a second one, which
+# could come while it writes that, ends it at once. Counted in one command, since traps run between two.
+tell() { [ -z "$child" ] || ((told++)) || kill -USR1 "$child" 2>/dev/null; }
 # Set by a trap, so that an interrupted wait is told from an end of the run.
 forward() {
   signalled=1
   say "$1"
-  [ -z "$child" ] || kill -USR1 "$child" 2>/dev/null
+  tell
 }
 trap 'stopping=1; forward "asked to stop"' INT TERM HUP
 trap 'forward "notice: the run saves a checkpoint"' USR1
@@ -33,11 +37,11 @@ mkdir -p "$(dirname "$out")" || exit 74
 for ((start = 0; start <= restarts; start++)); do
   say "start $start of at most $restarts restarts: $*"
   [ -z "$stopping" ] || exit $((code ? code : 75))
-  signalled=''
+  signalled='' told=0
   # In a session of its own, as Ctrl-C would also reach mpirun, which kills the ranks on it.
   setsid "$launch" "$@" &
   child=$!
-  [ -z "$signalled" ] || kill -USR1 "$child" 2>/dev/null # It came before there was a child.
+  [ -z "$signalled" ] || tell # It came before there was a child.
   while :; do
     signalled=''
     wait "$child"
