@@ -121,6 +121,7 @@ BucketedReduce::BucketedReduce(Context& ctx, const WorkerGrid& grid, std::string
                 .trailer = options.trailer,
                 .separate_trailer = narrower(options)},
       segment_(segment_of(grid, options.recipients, grid.world->rank())),
+      summands_(options.parts_below_sum ? 1 : grid.world->size()),
       slots_(std::move(slots)),
       past_wire_(options.past_wire),
       join_(ctx.device()) {
@@ -143,7 +144,7 @@ void BucketedReduce::begin(const std::vector<bool>& due) {
 
 void BucketedReduce::set_magnitude(int index, int exponent) {
   if (!wire_type_) return;
-  scales_[index_of(index)] = {exponent, wire_scale(*wire_type_, exponent, grid_.world->size())};
+  scales_[index_of(index)] = {exponent, wire_scale(*wire_type_, exponent, summands_)};
 }
 
 bool BucketedReduce::narrow(int bucket) const {
@@ -158,7 +159,7 @@ bool BucketedReduce::receives(int index) const {
 }
 
 void BucketedReduce::pack(int bucket) {
-  const double limit = wire_limit(*wire_type_, grid_.world->size());
+  const double limit = wire_limit(*wire_type_, summands_);
   for (const int s : plan_.slots_of(bucket)) {
     const TensorView part = slot(s);
     ops::max_abs(filled_on_, part, largest_.view().slice(0, s, 1));

@@ -77,6 +77,10 @@ struct BucketedReduceOptions {
   /// order. With Recipients::workers the sum is rounded once in the row and once in the column.
   /// Unset: `dtype`.
   std::optional<DType> wire = std::nullopt;
+  /// Whether no part exceeds the sum, as with semidefinite matrices and with rows of different
+  /// ranks. Magnitudes are then those of sums, and an f16 wire needs no room for the sum over
+  /// ranks: a sum that has grown beyond it is infinite.
+  bool parts_below_sum = false;
   /// f32[1], with a wire format: += number of launched slots whose part exceeded its range. Their
   /// sums may be infinite, so such a step must be rejected.
   TensorView past_wire = {};
@@ -104,8 +108,9 @@ class BucketedReduce {
   [[nodiscard]] bool has_trailer() const { return !plan_.trailers.empty(); }
   [[nodiscard]] std::size_t staging_bytes() const { return staging_.bytes(); }
   [[nodiscard]] std::size_t wire_bytes() const { return wire_.bytes(); }
-  /// Sets the expected magnitude of a slot until the next call: parts are below 2^exponent on every
-  /// rank; kNoExponent: unknown. Equal on all ranks. Used only with an f16 wire.
+  /// Sets the expected magnitude of a slot until the next call: parts (with parts_below_sum: the
+  /// sum) are below 2^exponent on every rank; kNoExponent: unknown. Equal on all ranks. Used only
+  /// with an f16 wire.
   void set_magnitude(int index, int exponent);
   /// Returns f32[slots], with a wire format: the largest magnitude of this rank's part of each slot
   /// launched in this step, infinity if the part is not finite, 0 for other slots.
@@ -148,7 +153,8 @@ class BucketedReduce {
   std::string name_;
   Recipients recipients_;
   PlanOptions planning_;
-  int segment_;  ///< Segment of this rank.
+  int segment_;   ///< Segment of this rank.
+  int summands_;  ///< Number of parts for whose sum an f16 wire leaves room.
   std::vector<Slot> slots_;
   BucketPlan plan_;
   Tensor staging_;

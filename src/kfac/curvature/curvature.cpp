@@ -117,6 +117,7 @@ void Curvature::make_reductions(std::int64_t trailer) {
                                        .dtype = options_.dtype,
                                        .bucket_bytes = options_.communication.bucket_bytes,
                                        .wire = options_.communication.statistics_wire,
+                                       .parts_below_sum = true,
                                        .past_wire = nonfinite_,
                                        .filled_on = &records_on()};
   a_reduce_.emplace(ctx_, grid_, "statistics A", std::move(a_slots), exchange);
@@ -124,6 +125,7 @@ void Curvature::make_reductions(std::int64_t trailer) {
   g_reduce_.emplace(ctx_, grid_, "statistics G", std::move(g_slots), exchange);
   exchange.trailer = 0;
   exchange.recipients = comm::Recipients::all;
+  if (exchange.wire == DType::f16) exchange.wire.reset();  // Scales have no magnitudes.
   if (!scale_slots.empty())
     scale_reduce_.emplace(ctx_, grid_, "scales of EKFAC", std::move(scale_slots), exchange);
 }

@@ -28,7 +28,8 @@ struct Reduced {
 };
 
 Reduced exchange_once(int ranks, DType dtype, DType wire, Recipients recipients, int exponent,
-                      const std::function<double(int, int, std::int64_t)>& value) {
+                      const std::function<double(int, int, std::int64_t)>& value,
+                      bool parts_below_sum = false) {
   Reduced run;
   run_ranks(ranks, [&](auto comm) {
     Context ctx;
@@ -42,6 +43,7 @@ Reduced exchange_once(int ranks, DType dtype, DType wire, Recipients recipients,
                            .bucket_bytes = 16,
                            .trailer = kFlagElements,
                            .wire = wire,
+                           .parts_below_sum = parts_below_sum,
                            .past_wire = past_wire});
     StepPipeline pipeline(ctx, grid, true);
     const std::array<BucketedReduce*, 1> active{&reduce};
@@ -151,6 +153,20 @@ TEST(HalfWire, ScalesTinyPartsIntoItsRange) {
   // Largest sums are near 6; two roundings of parts and one of the sum at 2^-11 each.
   EXPECT_LT(error_with(-20), 3 * 6 * 0x1p-11);
   EXPECT_GT(error_with(12), 0.1);  // Negative control: a scale for far larger parts.
+}
+
+TEST(HalfWire, NeedsNoRoomForTheSumWherePartsAreBelowIt) {
+  // Equal parts of a sum that is 1 once and 4e-6 elsewhere.
+  constexpr int kRanks = 64;
+  const auto share = [](int, int, std::int64_t i) { return (i == 0 ? 1 : 4e-6) / kRanks; };
+  const auto error = [&](bool parts_below_sum) {
+    const Reduced run = exchange_once(kRanks, DType::f64, DType::f16, Recipients::owners, 1, share,
+                                      parts_below_sum);
+    EXPECT_EQ(run.stop, 0);
+    return std::abs(run.sums[1] - 4e-6) / 4e-6;
+  };
+  EXPECT_LT(error(true), 2 * 0x1p-11);  // Roundings of a part and of the sum.
+  EXPECT_GT(error(false), 8 * 0x1p-11);
 }
 
 TEST(HalfWire, TravelsInTheComputingTypeUntilMagnitudesAreKnown) {
