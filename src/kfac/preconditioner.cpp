@@ -1,5 +1,6 @@
 #include "dkfac/kfac/preconditioner.h"
 
+#include <algorithm>
 #include <cmath>
 #include <exception>
 #include <optional>
@@ -41,6 +42,11 @@ struct DKFAC_LOCAL Preconditioner::Impl {
   [[nodiscard]] bool works(LayerId layer) const { return curvature.works(static_cast<int>(layer)); }
   [[nodiscard]] bool covered(LayerId layer) const {
     return curvature.layer(static_cast<int>(layer)).covered();
+  }
+  /// Whether a layer was preconditioned in this step; equal on all ranks.
+  [[nodiscard]] bool done(LayerId layer, const StepReport& report) const {
+    const CurvatureBlock& block = curvature.layer(static_cast<int>(layer));
+    return block.covered() && std::ranges::count(report.without_inverse, block.name) == 0;
   }
   /// The output of preconditioning a layer: a block of the gather buffer, or the caller's gradient.
   [[nodiscard]] LayerDirection target(const LayerGrad& grad);
@@ -108,7 +114,8 @@ StepReport Preconditioner::Impl::step(std::span<const LayerGrad> grads, Stream s
     const ActivityTimer timer(report.seconds.exchange, "exchange"), part(report.seconds.gather);
     gathered->run();
     if (gathered->needed())
-      for (const LayerGrad& grad : grads) unpack(grad);
+      for (const LayerGrad& grad : grads)
+        if (done(grad.layer, report)) unpack(grad);
     curvature.refresh_delayed(report);
   }
   report.bytes = pipeline->bytes();
@@ -210,7 +217,6 @@ void Preconditioner::Impl::pack(const LayerGrad& grad) {
 }
 
 void Preconditioner::Impl::unpack(const LayerGrad& grad) {
-  if (!covered(grad.layer)) return;
   const LayerDirection from = target(grad);
   if (grad.weight.numel() > 0) ops::cast(ctx, from.weight, grad.weight.flat());
   if (grad.bias.numel() > 0) ops::cast(ctx, from.bias, grad.bias.flat());

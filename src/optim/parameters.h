@@ -41,7 +41,9 @@ void add_parameters(std::vector<ParameterLayer>& layers, std::string name, Layer
 void broadcast_parameters(std::vector<ParameterLayer>& layers, comm::Communicator& comm,
                           Stream stream);
 
-/// Factor of local gradients whose sum over ranks is then the gradient of the mean loss.
+/// Factor of local gradients whose sum over ranks is then the gradient of the mean loss; with
+/// LossReduction::local_mean the unweighted mean of the ranks' losses, which is the same where all
+/// ranks have equally many samples.
 [[nodiscard]] double gradient_scale(LossReduction reduction, RecordScale scale, int world_size);
 /// Writes out[numel] = factor * [weight_grad, bias_grad]; nonfinite[0] (f32) += number of NaNs and
 /// Infs.

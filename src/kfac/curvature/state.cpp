@@ -11,9 +11,10 @@ namespace {
 
 /// Visits a number of failures in a row. One that is loaded leaves one more try, since its remedy
 /// may be among the options of this object.
-void visit_failures(StateVisitor& visitor, const std::string& name, int limit, int& count) {
+void visit_failures(StateVisitor& visitor, const std::string& name, int limit, int& count,
+                    StateKind kind = StateKind::owned) {
   const int before = count;
-  visitor.number(name, StateKind::owned, count);
+  visitor.number(name, kind, count);
   if (count != before) count = std::min(count, limit);
 }
 
@@ -55,7 +56,7 @@ void CurvatureBlock::visit_state(StateVisitor& visitor, StateKind kind, int limi
   if (curvature_.fisher.is_set()) visitor.tensor(name + ".fisher", kind, curvature_.fisher);
   if (curvature_.scales.is_set()) {
     visitor.number(name + ".scale_statistics", kind, curvature_.scale_statistics);
-    visitor.number(name + ".scales_refused", kind, curvature_.scales_refused);
+    visit_failures(visitor, name + ".scales_refused", limit, curvature_.scales_refused, kind);
     visitor.tensor(name + ".scales", kind, curvature_.scales);
   }
 }

@@ -10,10 +10,11 @@
 /// The split of lambda between two factors, shared by host and device code.
 namespace dkfac::kfac {
 
-/// The shifts; both are sqrt(lambda), with `zero` set, where a factor is zero.
+/// The shifts; both are sqrt(lambda) where a factor is zero. `zero_a` and `zero_g`: the inverse is
+/// that of the shift alone.
 struct FactorShifts {
   double a, g;
-  bool zero;
+  bool zero_a, zero_g;
 };
 
 /// Returns pi: A gets pi*sqrt(lambda), G gets sqrt(lambda)/pi. Where pi is undefined the result is
@@ -26,15 +27,18 @@ DKFAC_HD inline double damping_pi(DampingSplit rule, double trace_a, std::int64_
          std::sqrt(trace_g / static_cast<double>(dim_g));
 }
 
-/// The shifts of split_damping().
+/// The shifts of split_damping(). Beside a zero factor the other's inverse is that of the shift
+/// too, unless each is rebuilt in steps of its own (`alone`): it would outlast the zero.
 DKFAC_HD inline FactorShifts split_shifts(const Damping& damping, double trace_a,
-                                          std::int64_t dim_a, double trace_g, std::int64_t dim_g) {
+                                          std::int64_t dim_a, double trace_g, std::int64_t dim_g,
+                                          bool alone = false) {
   const double root = std::sqrt(damping.lambda);
-  if (trace_a <= 0 || trace_g <= 0) return {root, root, true};
+  if (trace_a <= 0 || trace_g <= 0)
+    return {root, root, !alone || trace_a <= 0, !alone || trace_g <= 0};
   const double pi = damping_pi(damping.split, trace_a, dim_a, trace_g, dim_g);
   // Also false for NaN, and for infinity.
-  if (!(pi > 0 && pi - pi == 0)) return {root, root, false};
-  return {pi * root, root / pi, false};
+  if (!(pi > 0 && pi - pi == 0)) return {root, root, false, false};
+  return {pi * root, root / pi, false, false};
 }
 
 }  // namespace dkfac::kfac

@@ -52,7 +52,7 @@ std::optional<DampingShifts> split_damping(const Damping& damping, double trace_
               "[split damping] lambda is ", damping.lambda, ", dims are ", dim_a, " and ", dim_g,
               "; all must be positive and finite");
   const FactorShifts shifts = split_shifts(damping, trace_a, dim_a, trace_g, dim_g);
-  if (shifts.zero) return std::nullopt;
+  if (shifts.zero_a || shifts.zero_g) return std::nullopt;
   return DampingShifts{shifts.a, shifts.g};
 }
 

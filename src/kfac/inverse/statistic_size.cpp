@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "dkfac/kfac/statistics.h"
 
@@ -36,7 +37,10 @@ RowShare row_share(const FactorPlan& plan, int rank, int world_size) {
 
 std::int64_t sampled(std::int64_t samples, double fraction, std::int64_t block) {
   if (samples == 0) return 0;
-  const auto asked = static_cast<std::int64_t>(std::ceil(fraction * static_cast<double>(samples)));
+  // The product may be rounded to just above a whole number.
+  constexpr double kRounding = 1 - 4 * std::numeric_limits<double>::epsilon();
+  const auto asked =
+      static_cast<std::int64_t>(std::ceil(fraction * static_cast<double>(samples) * kRounding));
   const std::int64_t blocks = (std::max<std::int64_t>(1, asked) + block - 1) / block;
   return std::min(samples, blocks * block);
 }

@@ -31,11 +31,12 @@ struct Scripted {
         fc(preconditioner.add_layer("fc", LinearSpec{.in = 1, .out = 1, .bias = false})) {}
 
   /// Every rank has one sample with the same values.
-  kfac::StepReport step(double a, double g) {
+  kfac::StepReport step(double a, double g, RecordScale scale = {}) {
     const double x = std::sqrt(a), dy = std::sqrt(g);
-    if (preconditioner.wants_input(fc)) preconditioner.record_input(fc, view_of(&x, {1, 1}));
+    if (preconditioner.wants_input(fc))
+      preconditioner.record_input(fc, view_of(&x, {1, 1}), Stream::cpu(), scale);
     if (preconditioner.wants_grad_output(fc))
-      preconditioner.record_grad_output(fc, view_of(&dy, {1, 1}));
+      preconditioner.record_grad_output(fc, view_of(&dy, {1, 1}), Stream::cpu(), scale);
     gradient = 1;
     const std::vector<kfac::LayerGrad> grads{{fc, view_of(&gradient, {1, 1}), {}}};
     return preconditioner.step(grads);
@@ -131,6 +132,21 @@ TEST(Adaptive, CountsBytesAndOperationsThatWereSkipped) {
   });
 }
 
+TEST(Adaptive, AZeroFactorDoesNotSetTheInverseOfTheOther) {
+  Scripted layer(comm::make_self(), adaptive(0.25));
+  const double root = std::sqrt(1e-2);
+  double g_inverse = 0;
+  Steps a;
+  for (int step = 0; step < 34; ++step) {
+    // Both are due in step 20; after it G in step 24, and A only in step 33.
+    const kfac::StepReport report = layer.step(1, step == 20 ? 0 : 1);
+    if (report.statistics[0].refreshed) a.push_back(step);
+    if (report.statistics[1].refreshed) g_inverse = step == 20 ? 1 / root : 1 / (1 + root);
+    EXPECT_NEAR(layer.gradient, g_inverse / (1 + root), 16 * eps<double> * g_inverse) << step;
+  }
+  EXPECT_EQ(a, (Steps{0, 1, 2, 4, 7, 12, 20, 33}));
+}
+
 TEST(Adaptive, RebuildsTheInverseOfWhatWasRefreshedAlone) {
   Scripted layer(comm::make_self(), adaptive(0.25));
   const double root = std::sqrt(1e-2);
@@ -182,6 +198,24 @@ TEST(Adaptive, PostponesWhatAStepThatWasSkippedWouldHaveRefreshed) {
     for (; accepted < 50; ++accepted)
       if (layer.step(scripted_a(accepted), 1).statistics[0].refreshed) a.push_back(accepted);
     EXPECT_EQ(a, kRefreshesOfA);
+  });
+}
+
+TEST(Adaptive, ForgetsAStatisticThatWasRefused) {
+  comm::run_ranks(2, [](auto comm) {
+    Scripted layer(comm, adaptive(0.25));
+    Steps a, g;
+    for (int step = 0; step < 20; ++step) {
+      // With a global batch of 1, A is the sum over the ranks: in step 7 it is infinite, while what
+      // each of them adds is not.
+      const kfac::StepReport report = layer.step(step == 7 ? 1e308 : 1, 1, {1, 1});
+      EXPECT_EQ(report.failed_factors, step == 7 && comm->rank() == 0 ? 1 : 0) << step;
+      for (const kfac::StatisticReport& s : report.statistics)
+        if (s.refreshed) (s.kind == StatisticKind::a ? a : g).push_back(step);
+    }
+    // Similar to nothing, it halves 3 to 1. Step 8 is compared with 4 and 2: 1 + 3, then 4 + 1.
+    EXPECT_EQ(a, (Steps{0, 1, 2, 4, 7, 8, 12, 17}));
+    EXPECT_EQ(g, (Steps{0, 1, 2, 4, 7, 12}));
   });
 }
 

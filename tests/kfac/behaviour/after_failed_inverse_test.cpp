@@ -1,4 +1,5 @@
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -103,6 +104,64 @@ TEST(AfterFailedInverse, ItsStateGoesOnWithMoreDamping) {
     }
   }
   EXPECT_THROW((void)layer.step(false), NumericError) << "saving has changed the count";
+}
+
+TEST(AfterFailedInverse, EkfacScalesThatWereRefusedGetOneMoreTryToo) {
+  std::vector<SavedState> states(2);
+  comm::run_ranks(2, [&](auto comm) {
+    kfac::CurvatureOptions options;
+    options.inverse.max_failed_refreshes = 2;
+    options.inverse.method = kfac::InverseMethod::ekfac;
+    options.distribution.grad_worker_fraction = 1;
+    options.refresh.inverse_interval = 100;
+    const auto train = [](kfac::Preconditioner& preconditioner, LayerId fc, bool fits) {
+      // (x dy)^2 is 2.9e38 on each rank, so that the sum of the scales is not finite.
+      const float x = fits ? 1.0F : 1e9F, dy = fits ? 0.5F : 1.7e10F;
+      float g = 1;
+      const std::vector<kfac::LayerGrad> grads{{fc, view_of(&g, {1, 1}), {}}};
+      preconditioner.record_input(fc, view_of(&x, {1, 1}), Stream::cpu(), {1, 1});
+      preconditioner.record_grad_output(fc, view_of(&dy, {1, 1}), Stream::cpu(), {1, 1});
+      return preconditioner.step(grads).updated;
+    };
+    const LinearSpec spec{.in = 1, .out = 1, .bias = false};
+    kfac::Preconditioner first(comm, options), resumed(comm, options);
+    const LayerId fc = first.add_layer("fc", spec);
+    EXPECT_TRUE(train(first, fc, true));
+    for (int step = 0; step < 3; ++step) EXPECT_TRUE(train(first, fc, false)) << step;
+    EXPECT_THROW((void)train(first, fc, false), NumericError);
+    Saver saver;
+    first.visit_state(saver);
+    states[static_cast<std::size_t>(comm->rank())] = saver.state;
+    comm->barrier("saved");
+    (void)resumed.add_layer("fc", spec);
+    Loader loader(states, comm->rank());
+    resumed.visit_state(loader);
+    EXPECT_TRUE(train(resumed, fc, false));
+    EXPECT_THROW((void)train(resumed, fc, false), NumericError);
+  });
+}
+
+TEST(WithoutInverse, GradientsKeepBitsThatTheComputingTypeCannotHold) {
+  comm::run_ranks(2, [](auto comm) {
+    kfac::Preconditioner preconditioner(comm, kfac::CurvatureOptions{});  // f32
+    const LinearSpec spec{.in = 1, .out = 1, .bias = false};
+    const auto good = preconditioner.add_layer("good", spec);
+    const auto bad = preconditioner.add_layer("bad", spec);
+    // x^2 is 2.9e38 on each rank, and the sum over both is not finite.
+    for (const auto& [fc, x] : {std::pair{good, 1.0F}, {bad, 1.7e19F}}) {
+      const float dy = 0.5F;
+      preconditioner.record_input(fc, view_of(&x, {1, 1}), Stream::cpu(), {1, 1});
+      preconditioner.record_grad_output(fc, view_of(&dy, {1, 1}), Stream::cpu(), {1, 1});
+    }
+    double of_good = 0.1, of_bad = 0.1;
+    const std::vector<kfac::LayerGrad> grads{{good, view_of(&of_good, {1, 1}), {}},
+                                             {bad, view_of(&of_bad, {1, 1}), {}}};
+    const kfac::StepReport report = preconditioner.step(grads);
+    EXPECT_TRUE(report.updated);
+    EXPECT_EQ(report.without_inverse, (std::vector<std::string>{"bad"}));
+    EXPECT_EQ(of_bad, 0.1);
+    EXPECT_NE(of_good, 0.1);
+  });
 }
 
 TEST(AfterFailedInverse, TheOptimizerGoesOnToo) {

@@ -48,8 +48,12 @@ Shape with_samples(std::int64_t n, const Shape& shape) {
   return Shape(all);
 }
 
-/// Two steps over `batches` of the global batch, split over ranks and records; the preconditioned
-/// gradient of the second one.
+/// Sums of at most 100 terms, then matrices with eigenvalues above damping/100, i.e. 1e-4 next to
+/// entries of about 10: 1e5 * 100 * eps.
+constexpr double kTolerance = 1e7 * eps<double>;
+
+/// A step for each of `batches`, split over ranks and records; the preconditioned gradient of the
+/// last one, which every rank must have.
 struct Outcome {
   std::vector<double> gradient;
   std::uint64_t bytes = 0;
@@ -57,6 +61,7 @@ struct Outcome {
 Outcome run(int ranks, const CurvatureOptions& options, const LayerSpec& spec, const Shapes& shapes,
             const std::vector<Batch>& batches) {
   Outcome outcome;
+  std::vector<std::vector<double>> gradients(pos(ranks));
   comm::run_ranks(ranks, [&](std::shared_ptr<comm::Communicator> comm) {
     kfac::Preconditioner preconditioner(comm, options);
     const LayerId id = preconditioner.add_layer("layer", spec);
@@ -87,16 +92,14 @@ Outcome run(int ranks, const CurvatureOptions& options, const LayerSpec& spec, c
       EXPECT_TRUE(report.updated);
       if (comm->rank() == 0) outcome.bytes = report.bytes;
     }
-    if (comm->rank() != 0) return;
-    outcome.gradient = w;
-    outcome.gradient.insert(outcome.gradient.end(), b.begin(), b.end());
+    w.insert(w.end(), b.begin(), b.end());
+    gradients[pos(comm->rank())] = w;
   });
+  outcome.gradient = gradients[0];
+  for (const std::vector<double>& gradient : gradients)
+    EXPECT_TRUE(near(gradient, outcome.gradient, kTolerance));
   return outcome;
 }
-
-/// Sums of at most 100 terms, then matrices with eigenvalues above damping/100, i.e. 1e-4 next to
-/// entries of about 10: 1e5 * 100 * eps.
-constexpr double kTolerance = 1e7 * eps<double>;
 
 TEST(LowRank, GivesWhatDenseFactorsGiveAtEveryNumberOfRanksAndRecords) {
   const std::int64_t in = 40, out = 30, rows = 12;
@@ -119,6 +122,10 @@ TEST(LowRank, GivesWhatDenseFactorsGiveAtEveryNumberOfRanksAndRecords) {
                   8U * static_cast<unsigned>(fewer));
       }
     }
+  // With inverses that their owner has sent.
+  low_rank.distribution.grad_worker_fraction = 1;
+  EXPECT_TRUE(
+      near(run(2, low_rank, spec, shapes, batches).gradient, expected.gradient, kTolerance));
 }
 
 TEST(LowRank, TakesFewerRowsThanThereIsRoomForAndRefusesMore) {
@@ -136,14 +143,26 @@ TEST(LowRank, TakesFewerRowsThanThereIsRoomForAndRefusesMore) {
 TEST(StatisticsFraction, IsTheStatisticOfTheFirstSamples) {
   const LinearSpec spec{.in = 3, .out = 2, .bias = true};
   const Shapes shapes{{3}, {2}};
-  CurvatureOptions half = base();
-  half.statistics.fraction = 0.5;
-  const Batch whole = random_batch(9, 3, 2, 3);
-  Batch first = whole;
-  first.n = 5;  // ceil(4.5)
-  const Outcome expected = run(1, base(), spec, shapes, {first});
-  EXPECT_TRUE(near(run(1, half, spec, shapes, {whole}).gradient, expected.gradient, kTolerance));
-  EXPECT_FALSE(near(run(1, base(), spec, shapes, {whole}).gradient, expected.gradient, 1e-3));
+  struct Part {
+    double fraction;
+    std::int64_t n, first;
+  };
+  // ceil(4.5), and a product that is rounded to just above 7.
+  for (const auto& [fraction, n, first] : {Part{0.5, 9, 5}, Part{0.07, 100, 7}})
+    for (const auto method : {kfac::InverseMethod::cholesky, kfac::InverseMethod::ekfac}) {
+      CurvatureOptions all = base();
+      all.inverse.method = method;
+      all.refresh.inverse_interval = method == kfac::InverseMethod::ekfac ? 100 : 1;
+      CurvatureOptions part = all;
+      part.statistics.fraction = fraction;
+      // The second step changes the scales of EKFAC.
+      const std::vector<Batch> whole{random_batch(n, 3, 2, 3), random_batch(n, 3, 2, 4)};
+      std::vector<Batch> some = whole;
+      for (Batch& batch : some) batch.n = first;
+      const Outcome expected = run(1, all, spec, shapes, some);
+      EXPECT_TRUE(near(run(1, part, spec, shapes, whole).gradient, expected.gradient, kTolerance));
+      EXPECT_FALSE(near(run(1, all, spec, shapes, whole).gradient, expected.gradient, 1e-3));
+    }
 }
 
 TEST(StatisticsFraction, TakesWholeGhostGroupsOfABatchNorm) {
@@ -197,9 +216,12 @@ TEST(Groups, AreLayersOfTheirOwn) {
   const std::int64_t n = 8;
   const Batch batch = random_batch(n, 4, 6, 6);
   const Conv2dSpec grouped{.in = 4, .out = 6, .bias = false, .groups = 2};
-  for (const int ranks : {1, 2}) {
+  // A fraction of 1: with inverses that their owner has sent.
+  for (const auto& [ranks, fraction] : {std::pair{1, 0.0}, {2, 0.0}, {2, 1.0}}) {
+    CurvatureOptions options = base();
+    options.distribution.grad_worker_fraction = fraction;
     const std::vector<double> whole =
-        run(ranks, base(), grouped, {{1, 1, 4}, {1, 1, 6}}, {batch}).gradient;
+        run(ranks, options, grouped, {{1, 1, 4}, {1, 1, 6}}, {batch}).gradient;
     // Each group by dense loops: G^-1 V A^-1 of a linear layer with the gradient that it has there.
     for (const std::int64_t group : {0, 1}) {
       Batch part{n, {}, {}};

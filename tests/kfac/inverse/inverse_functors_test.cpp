@@ -137,6 +137,10 @@ TEST(InverseFunctors, AskForTheSplitOfTheHost) {
       const auto split = split_damping(damping, traces_a[i], 6, traces_g[i], 4);
       EXPECT_EQ(a, split ? split->a : -std::sqrt(0.1)) << i;
       EXPECT_EQ(g, split ? split->g : -std::sqrt(0.1)) << i;
+      // Where each is rebuilt alone, that of a zero factor alone is known without it.
+      RequestDamping{damping, &traces_a[i], &traces_g[i], 6, 4, &a, &g, true}(0);
+      EXPECT_EQ(std::signbit(a), traces_a[i] <= 0) << i;
+      EXPECT_EQ(std::signbit(g), traces_g[i] <= 0) << i;
     }
   }
 }

@@ -114,9 +114,10 @@ void set_requested_damping(Context& ctx, const CurvatureOptions& options, LayerC
   for (int group = 0; group < layer.a.groups; ++group) {
     const FactorShifts shifts =
         split_shifts(options.factor_damping(), trace_of(ctx, layer.a, group), layer.a.dim,
-                     trace_of(ctx, layer.g, group), layer.g.dim);
-    request(layer.a, group, shifts.a, shifts.zero);
-    request(layer.g, group, shifts.g, shifts.zero);
+                     trace_of(ctx, layer.g, group), layer.g.dim,
+                     options.refresh.staleness == Staleness::adaptive);
+    request(layer.a, group, shifts.a, shifts.zero_a);
+    request(layer.g, group, shifts.g, shifts.zero_g);
   }
 }
 

@@ -245,7 +245,8 @@ void set_requested_damping(Context& ctx, const CurvatureOptions& options, LayerC
   for_each(ctx.stream(), groups,
            RequestDamping{options.factor_damping(), a, g, layer.a.dim, layer.g.dim,
                           layer.a.requested_damping.data<double>(),
-                          layer.g.requested_damping.data<double>()});
+                          layer.g.requested_damping.data<double>(),
+                          options.refresh.staleness == Staleness::adaptive});
 }
 
 void rebuild_all(Context& ctx, RefreshState& state, std::span<RefreshTask> tasks, std::int64_t) {

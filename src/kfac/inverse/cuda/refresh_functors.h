@@ -41,10 +41,12 @@ struct RequestDamping {
   const double *trace_a, *trace_g;
   std::int64_t dim_a, dim_g;
   double *a, *g;
+  bool alone = false;  ///< As in split_shifts().
   DKFAC_HD void operator()(std::int64_t group) const {
-    const FactorShifts shifts = split_shifts(damping, trace_a[group], dim_a, trace_g[group], dim_g);
-    a[group] = shifts.zero ? -shifts.a : shifts.a;
-    g[group] = shifts.zero ? -shifts.g : shifts.g;
+    const FactorShifts shifts =
+        split_shifts(damping, trace_a[group], dim_a, trace_g[group], dim_g, alone);
+    a[group] = shifts.zero_a ? -shifts.a : shifts.a;
+    g[group] = shifts.zero_g ? -shifts.g : shifts.g;
   }
 };
 
