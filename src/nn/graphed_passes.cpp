@@ -91,6 +91,8 @@ void GraphedPasses::run(Context& ctx, const PassInput& input) {
   DKFAC_CHECK(input.labels.empty() != input.targets.empty(), "[graphed_passes] there are ",
               input.labels.empty() ? "neither labels nor targets" : "labels and targets",
               "; give one of the two");
+  DKFAC_CHECK(input.top5.empty() || !input.labels.empty() || !input.counted.empty(),
+              "[graphed_passes] top5 is set without labels to count; set `counted`");
   const auto eager = [&] {
     pass(ctx, input);
     ++counts_.eager;
@@ -135,6 +137,7 @@ GraphedPasses::Key GraphedPasses::key_of(const PassInput& input, const PassState
           .wanted = (soft ? input.targets : input.labels).raw(),
           .sums = input.sums.raw(),
           .top5 = input.top5.empty() ? nullptr : input.top5.raw(),
+          .counted = input.counted.empty() ? nullptr : input.counted.raw(),
           .shape = {},
           .dtype = input.images.dtype(),
           .soft = soft,
@@ -172,10 +175,11 @@ void GraphedPasses::pass(Context& ctx, const PassInput& input) {
   if (input.targets.empty()) {
     softmax_cross_entropy(ctx, logits, input.labels, input.smoothing, input.scale, grad,
                           input.sums);
-    if (!input.top5.empty()) count_in_top(ctx, logits, input.labels, 5, input.top5);
   } else {
     soft_cross_entropy(ctx, logits, input.targets, input.scale, grad, input.sums);
   }
+  const ConstTensorView counted = input.counted.empty() ? input.labels : input.counted;
+  if (!input.top5.empty()) count_in_top(ctx, logits, counted, 5, input.top5);
   model_.backward(ctx, grad);
 }
 

@@ -61,7 +61,7 @@ bool evaluation_due(const RunConfig& run, std::int64_t epoch) {
 void start_next_epoch(Counters& c) {
   ++c.epoch;
   c.batch = 0;
-  c.epoch_tally = c.window_tally = {};
+  c.epoch_tally = {};
   c.epoch_samples = 0;
   c.epoch_seconds = 0;
 }

@@ -90,7 +90,10 @@ class PartPasses {
     } else {
       input.targets = part.targets;
     }
-    if (counts_top5(s_)) input.top5 = s_.sums->top5();
+    if (counts_top5(s_)) {
+      input.top5 = s_.sums->top5();
+      input.counted = part.labels;
+    }
     s_.graphed->run(s_.ctx, input);
     return take("passes");
   }

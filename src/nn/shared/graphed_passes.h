@@ -21,8 +21,8 @@ struct PassInput {
   double scale = 1;              ///< Factor of the loss gradient: loss scale / samples of the
                                  ///< batch.
   TensorView sums;               ///< f64 [2], += loss and correct samples (loss.h).
-  TensorView top5 = {};          ///< f64 [1], with labels: += samples in the top five; empty: not
-                                 ///< counted.
+  TensorView top5 = {};          ///< f64 [1], += samples in the top five; empty: not counted.
+  ConstTensorView counted = {};  ///< i32 [n]: labels for top5; empty: `labels`.
 };
 
 /// Runs forward pass, loss and backward pass of a training step. On a device they are recorded,
@@ -69,7 +69,7 @@ class GraphedPasses {
  private:
   /// The arguments that a recording depends on.
   struct Key {
-    const void *images, *wanted, *sums, *top5;
+    const void *images, *wanted, *sums, *top5, *counted;
     std::vector<std::int64_t> shape;
     DType dtype;
     bool soft;

@@ -54,6 +54,7 @@ void expect_alike(const tiny::Outcome& there, const tiny::Outcome& here, double 
     EXPECT_NEAR(x.test_loss, y.test_loss, bar * y.test_loss);
     EXPECT_EQ(x.train_accuracy, y.train_accuracy);
     EXPECT_EQ(x.test_accuracy, y.test_accuracy);
+    EXPECT_EQ(x.train_top5, y.train_top5);
     EXPECT_EQ(x.step, y.step);
   }
 }
@@ -178,6 +179,7 @@ TEST(KeysOnDevice, TakesEveryKeyThatTheHostTakes) {
   const std::vector<std::pair<std::string, Keys>> runs{
       {"sgd", {"model.name=mlp", "augment.pad=1"}},
       {"sgd", {"augment.pad=2", "augment.flip=true", "augment.cutout=3", "run.tta=true"}},
+      {"sgd", {"data.synthetic_classes=12", "augment.erase=0.5"}},  // Counts the top five.
       {"sgd", {"augment.mixup=0.5", "augment.erase=0.5", "train.label_smoothing=0.1"}},
       {"lars",
        {"train.micro_batches=2", "augment.randomness=per_group", "augment.pad=1",
