@@ -5,7 +5,9 @@ Environment: DKFAC, the program; DKFAC_MPIEXEC, the launcher; DKFAC_REPOSITORY, 
 import json
 import os
 import pathlib
+import random
 import re
+import struct
 import subprocess
 import tempfile
 import unittest
@@ -36,6 +38,17 @@ type = "{optimizer}"
 schedule = "constant"
 lr = 0.02
 """
+
+
+def write_mnist(folder, seed, train=256, test=64, size=12):
+    """Writes a data set in MNIST's format: noise of 4 classes."""
+    draw = random.Random(seed)
+    folder.mkdir()
+    for name, count in (("train", train), ("t10k", test)):
+        pixels = struct.pack(">4I", 0x803, count, size, size) + draw.randbytes(count * size * size)
+        labels = struct.pack(">2I", 0x801, count) + bytes(draw.choices(range(4), k=count))
+        (folder / f"{name}-images-idx3-ubyte").write_bytes(pixels)
+        (folder / f"{name}-labels-idx1-ubyte").write_bytes(labels)
 
 
 class Folder(unittest.TestCase):

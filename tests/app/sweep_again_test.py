@@ -4,9 +4,13 @@
 Environment as for cli_support.py.
 """
 import json
+import re
 import shutil
+import subprocess
+import sys
 import unittest
 
+from cli_support import write_mnist
 from sweep_test import SHORT, Sweeping
 
 
@@ -51,7 +55,11 @@ class Again(Sweeping):
         self.assertEqual(self.sweep("--force").returncode, 0)
 
     def test_data_that_have_moved(self):
-        base = SHORT.replace("[data]", '[checkpoint]\nkeep = 9\n[data]\npath = "before"')
+        for name in ("before", "after"):
+            write_mnist(self.dir / name, seed=1)
+        base = re.sub(r"synthetic_.*\n", "", SHORT).replace(
+            "[data]", '[checkpoint]\nkeep = 9\n[data]\npath = "before"').replace(
+            'name = "synthetic"', 'name = "mnist"')
         self.write("base.toml", base)
         self.spec('[grid]\n"lr.lr" = [0.01, 0.02]\n[halving]\nfirst = 1\neta = 2\n')
         self.assertEqual(self.sweep().returncode, 0)
@@ -71,6 +79,23 @@ class Again(Sweeping):
         again = next(run for run in self.state()["runs"] if run["name"] == best["name"])
         self.assertEqual((again["status"], len(again["scores"])), ("ok", 2))
         self.assertIn('path = "after"', (folder / "config.toml").read_text())
+
+    def test_a_run_that_an_earlier_process_still_saves(self):
+        self.spec("")
+        folder = self.dir / "s" / "run-001"
+        folder.mkdir(parents=True)
+        (self.dir / "s" / "command.txt").write_text("# dkfac 0.1.0\n")
+        holder = subprocess.Popen([sys.executable, "-c", """
+import fcntl, sys, time
+lock = open(sys.argv[1], "w")
+fcntl.flock(lock, fcntl.LOCK_EX)
+print("held", flush=True)
+time.sleep(2)""", folder / "run.lock"], stdout=subprocess.PIPE)
+        self.addCleanup(holder.stdout.close)
+        self.addCleanup(holder.wait)
+        self.assertEqual(holder.stdout.readline(), b"held\n")
+        self.assertEqual(self.sweep("--force").returncode, 0)
+        self.assertEqual(self.state()["runs"][0]["status"], "ok")
 
 
 if __name__ == "__main__":

@@ -115,8 +115,7 @@ void show(const BenchCommand& command, const Terminal& terminal, const ordered_j
 
 void bench_rank(const BenchCommand& command, const Terminal& terminal, DataCache& cache,
                 const std::shared_ptr<comm::Communicator>& comm) {
-  const int wanted = command.threads > 0 ? command.threads : default_threads(*comm);
-  if (wanted > 0) set_threads(wanted);
+  share_cores(*comm, command.threads);
   bench::Roof roof;
   // Measured on one rank only: the peak of its threads without other load.
   if (comm->rank() == 0) {

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 #include <string_view>
+#include <utility>
 
 #include <fmt/core.h>
 
@@ -24,6 +25,27 @@ bool has_setting(const std::string& optimizer, const std::string& text) {
   while (key != nullptr && key->only.selector != "optimizer.type")
     key = key->only.selector.empty() ? nullptr : find_key(key->only.selector);
   return key == nullptr || std::ranges::count(key->only.values, optimizer) > 0;
+}
+
+/// Refuses settings of what options decide, since those are what the results are labelled with.
+void check_settings(const BenchCommand& command) {
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 5> kOptions = {{
+      {"model.name", "--model"},
+      {"train.global_batch", "--batch"},
+      {"optimizer.type", "--optimizer"},
+      {"run.precision", "--precision"},
+      {"run.threads", "--threads"},
+  }};
+  for (const std::string& text : command.set) {
+    const std::string key = split_override(text).first;
+    const auto option =
+        std::ranges::find(kOptions, key, [](const auto& pair) { return pair.first; });
+    DKFAC_CHECK(option == kOptions.end(), "[bench] --set ", shortened(text), " is what ",
+                option->second, " sets; use that");
+    DKFAC_CHECK(!key.starts_with("data.") && key != "run.epochs", "[bench] --set ", shortened(text),
+                " has no effect on steps of synthetic images; leave it out (--input and --classes "
+                "set their shape)");
+  }
 }
 
 void check_on_cpu(const Config& config) {
@@ -58,6 +80,7 @@ data::DataSplits bench_data(const BenchCommand& command, std::int64_t count) {
 }
 
 Config bench_config(const BenchCommand& command, const std::string& optimizer, int ranks) {
+  check_settings(command);
   std::vector<std::string> set{"run.name=" + optimizer,
                                "run.precision=" + command.precision,
                                fmt::format("run.threads={}", command.threads),

@@ -77,6 +77,7 @@ void put_file(const fs::path& path, const std::function<void(const fs::path&)>& 
   static std::atomic<unsigned> counter{0};
   fs::path temporary = path;
   temporary += detail::concat(".", ::getpid(), "-", counter++, ".tmp");
+  ::unlink(temporary.c_str());  // Of a killed process that had this number, as in containers.
   try {
     write(temporary);
     if (::rename(temporary.c_str(), path.c_str()) != 0) fail("rename to", path, errno);

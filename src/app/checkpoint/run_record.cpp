@@ -161,10 +161,13 @@ RunResult run_result(const ordered_json& json) {
 std::string shard_file(int rank) { return fmt::format("rank-{}.safetensors", rank); }
 
 std::string to_text(const RunRecord& record) {
-  const ordered_json json = {
-      {"ranks", record.ranks},     {"epoch", record.epoch},
-      {"batch", record.batch},     {"step", record.result.steps},
-      {"fusions", record.fusions}, {"result", ordered_json::parse(to_json(record.result))}};
+  const ordered_json json = {{"ranks", record.ranks},
+                             {"epoch", record.epoch},
+                             {"batch", record.batch},
+                             {"step", record.result.steps},
+                             {"fusions", record.fusions},
+                             {"data", record.data},
+                             {"result", ordered_json::parse(to_json(record.result))}};
   return json.dump(2) + "\n";
 }
 
@@ -193,6 +196,7 @@ RunRecord parse_record(std::string_view text, const std::string& source) {
     record.epoch = count(json, "epoch", 1);
     record.batch = count(json, "batch");
     record.fusions = json.value("fusions", record.fusions);  // Not there in older files.
+    record.data = json.value("data", record.data);           // Likewise.
     record.result = run_result(json.at("result"));
     return record;
   };

@@ -21,6 +21,8 @@ struct RunRecord {
   RunResult result;        ///< Result so far, with the configuration of the run.
   /// nn::Model::fusion_choices() of the current phase; empty: not chosen.
   std::string fusions{};
+  /// Fingerprints of the training and test data of the current phase; empty: not known.
+  std::string data{};
 };
 
 [[nodiscard]] std::string to_text(const RunRecord& record);

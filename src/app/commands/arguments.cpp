@@ -51,7 +51,8 @@ void add_train(CLI::App& app, TrainCommand& command) {
                                           "resume a run: its folder, or one of its checkpoints");
   resume->expected(0, 1)->type_name("[PATH]");
   train->parse_complete_callback([&command, resume] { command.resume = resume->count() > 0; });
-  train->add_option("--out", command.out, "run folder; default: a new out/<name>-<date>-<time>");
+  train->add_option("--out", command.out, "run folder; default: a new out/<name>-<date>-<time>")
+      ->check(some_name());
   train
       ->add_option("--until-epoch", command.until_epoch,
                    "stop after this epoch, with a checkpoint to resume from")
@@ -70,6 +71,7 @@ void add_train(CLI::App& app, TrainCommand& command) {
           "--init",
           [&command](const std::string& file) { command.set.push_back("model.weights=" + file); },
           "begin with the weights of a safetensors file, as model.weights")
+      ->check(some_name())
       ->type_name("FILE");
   train->add_flag_callback(
       "--trace", [&command] { command.set.emplace_back("run.trace=true"); },
@@ -80,7 +82,9 @@ void add_compare(CLI::App& app, CompareCommand& command) {
   CLI::App* compare =
       app.add_subcommand("compare", "Train several configurations with the same seeds, and report");
   compare->add_option("configs", command.configs, "configurations")->required();
-  compare->add_option("--out", command.out, "folder of the comparison")->required();
+  compare->add_option("--out", command.out, "folder of the comparison")
+      ->required()
+      ->check(some_name());
   compare
       ->add_option("--seeds", command.seeds, "runs of each, with seeds run.seed, run.seed + 1...")
       ->check(whole(1, 1000))
@@ -104,8 +108,10 @@ void add_sweep(CLI::App& app, SweepCommand& command) {
       app.add_subcommand("sweep", "Try many settings, drop poor ones early, and rank the rest");
   sweep->footer(kSweepHelp);
   sweep->add_option("spec", command.spec, "what to try, a TOML file")->required();
-  sweep->add_option("--out", command.out,
-                    "folder of the sweep, default out/<name>; an existing sweep is resumed");
+  sweep
+      ->add_option("--out", command.out,
+                   "folder of the sweep, default out/<name>; an existing sweep is resumed")
+      ->check(some_name());
   sweep->add_option("--set", command.set, "section.key=value, for all runs; may be repeated")
       ->type_name("KEY=VALUE")
       ->allow_extra_args(false);
@@ -144,7 +150,8 @@ void add_info(CLI::App& app, InfoCommand& command) {
 
 void add_recipe_bench(CLI::App& bench, BenchCommand& command) {
   bench.add_option("config", command.config, "resnet50: the recipe")->capture_default_str();
-  bench.add_option("--data", command.data, "resnet50: folder of images; default: synthetic images");
+  bench.add_option("--data", command.data, "resnet50: folder of images; default: synthetic images")
+      ->check(some_name());
   const auto count = [&](const char* name, std::int64_t& value, const char* help) {
     bench.add_option(name, value, help)->check(whole(1, kMost));
   };

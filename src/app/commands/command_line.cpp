@@ -1,5 +1,6 @@
 #include "app/commands/command_line.h"
 
+#include <cctype>
 #include <charconv>
 #include <string_view>
 
@@ -18,7 +19,11 @@ CLI::Validator number(std::string allowed, Contains contains) {
     Number x{};
     const char* const end = text.data() + text.size();
     const auto [at, error] = std::from_chars(text.data(), end, x);
-    if (error == std::errc() && at == end && contains(x)) return {};
+    // CLI11 reads 010 as octal, which is 8.
+    const std::size_t digits = text.starts_with('-') ? 1 : 0;
+    const bool octal = text.size() > digits + 1 && text[digits] == '0' &&
+                       std::isdigit(static_cast<unsigned char>(text[digits + 1])) != 0;
+    if (error == std::errc() && at == end && contains(x) && !octal) return {};
     return fmt::format("{} is no number {}", shortened(text), allowed);
   };
   return CLI::Validator(check, std::move(allowed));
@@ -48,7 +53,7 @@ CLI::Validator above(double low, double high) {
 
 CLI::Validator some_name() {
   const auto check = [](const std::string& text) -> std::string {
-    return text.empty() ? "an empty name; give that of the file or folder to write" : "";
+    return text.empty() ? "an empty name; give that of a file or folder" : "";
   };
   return CLI::Validator(check, "");
 }

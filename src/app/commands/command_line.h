@@ -15,7 +15,8 @@ inline constexpr std::int64_t kMost = 1 << 30;  ///< Limit of counts: images, st
 [[nodiscard]] CLI::Validator whole(std::int64_t low, std::int64_t high);
 /// Validator of numbers in (low, high]; refuses NaN.
 [[nodiscard]] CLI::Validator above(double low, double high);
-/// Validator of names of files and folders to write, which refuses an empty one.
+/// Validator of names of files and folders, which refuses an empty one, e.g. from an unset
+/// variable.
 [[nodiscard]] CLI::Validator some_name();
 
 /// Returns "unknown command 'trian'; did you mean 'train'? ", or "" if the first words are

@@ -79,7 +79,7 @@ class Comparer {
     for (const Config& config : configs_) print_remarks(config, comm_->rank(), terminal_);
     const Position position{0, "folder"};
     run_and_agree(*comm_, position, [this] {
-      if (comm_->rank() == 0) make_folder(command_.out, if_exists(), command_.command_line);
+      if (comm_->rank() == 0) lock_ = make_folder(command_.out, if_exists(), command_.command_line);
     });
     // Seed by seed, so that a slow period of the machine affects every configuration.
     for (int k = 0; k < command_.seeds; ++k)
@@ -148,6 +148,7 @@ class Comparer {
   DataCache& cache_;
   const Terminal& terminal_;
   std::shared_ptr<comm::Communicator> comm_;
+  std::unique_ptr<RunLock> lock_;  ///< Of the comparison's folder; set on rank 0.
   std::vector<RunGroup> groups_;
   std::optional<Failure> diverged_;
 };

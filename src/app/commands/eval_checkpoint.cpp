@@ -6,7 +6,6 @@
 
 #include "dkfac/comm/hierarchical.h"
 #include "dkfac/core/error.h"
-#include "dkfac/core/threads.h"
 #include "dkfac/nn/ema.h"
 
 #include "app/checkpoint/manifest.h"
@@ -73,8 +72,7 @@ EvalRequest eval_request(const std::filesystem::path& where, const std::vector<s
 
 DevicePlacement place_evaluation(const Config& config, std::shared_ptr<comm::Communicator> host,
                                  Position& position) {
-  if (const int threads = default_threads(*host); config.run.threads == 0 && threads > 0)
-    set_threads(threads);
+  share_cores(*host, config.run.threads);
   const int ranks = host->size(), per_node = config.run.hierarchical;
   if (ranks == 1 || per_node == 0) return find_placement(config, std::move(host), position);
   position.activity = "device";

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <csignal>
 #include <fstream>
+#include <iterator>
 #include <set>
 #include <thread>
 #include <unistd.h>
@@ -268,11 +269,24 @@ class Watcher {
   std::int64_t evaluated_ = 0, vanished_ = 0, damaged_ = 0;
 };
 
+/// Returns the options of the communication. A run that is about to begin has no config.toml yet.
+comm::Options watch_options(const EvalCommand& command) {
+  const fs::path file = command.where / "config.toml";
+  if (fs::exists(file)) return comm_options(load_config(file, command.set));
+  std::vector<std::string> own;
+  std::ranges::copy_if(command.set, std::back_inserter(own),
+                       [](const std::string& text) { return text.starts_with("run.comm_"); });
+  return comm_options(parse_config("", own, "--set"));
+}
+
 }  // namespace
 
 int watch(const EvalCommand& command, const Terminal& terminal) {
   Job job{.ranks = command.ranks};
-  job.early = attempt("checkpoint", [&] { require_run(command.where); });
+  job.early = attempt("checkpoint", [&] {
+    require_run(command.where);
+    job.options = watch_options(command);
+  });
   DataCache cache;
   return run_job(job, terminal, [&](std::shared_ptr<comm::Communicator> comm) {
     Watcher(command, cache, terminal, std::move(comm))();

@@ -166,8 +166,27 @@ double full_rate(const Config& config) {
   return highest;
 }
 
+double lowest_damping(const Config& config) {
+  const OptimizerConfig& o = config.optimizer;
+  const double last = o.curvature().damping.lambda;
+  switch (o.damping_schedule) {
+    case DampingSchedule::warmup:
+      return std::min(o.damping_initial, last);
+    case DampingSchedule::piecewise:
+      return std::ranges::min(o.damping_knots, {}, [](const auto& knot) { return knot.second; })
+          .second;
+    case DampingSchedule::constant:
+      break;
+  }
+  return last;
+}
+
 void check_schedules(const Config& config) {
   check_lr(config);
+  DKFAC_CHECK(std::isfinite(highest_rate(config)),
+              "[config] lr.lr or a rate of lr.knots is not "
+              "finite when multiplied by train.global_batch / lr.base_batch = ",
+              batch_scale(config), "; lower it");
   check_momentum(config);
   check_damping(config);
 }

@@ -41,7 +41,13 @@ void check_ghost_batch(const Config& config) {
 }
 
 void check_groups(const Config& config, std::int64_t samples, const char* what) {
-  const std::int64_t groups = batch_norm_groups(config);
+  const std::int64_t groups = batch_norm_groups(config), ghost = config.model.ghost_batch;
+  DKFAC_CHECK(
+      ghost == 0 || samples == config.train.global_batch, "[config] model.ghost_batch = ", ghost,
+      " samples are normalised together, but ", what, " of ", samples,
+      " samples has as many groups as one of train.global_batch = ", config.train.global_batch,
+      "; use train.drop_last = true and a batch that the data fill, or "
+      "model.batch_norm_groups");
   DKFAC_CHECK(groups == 0 || samples % groups == 0, "[config] ", groups,
               " BatchNorm groups (model.batch_norm_groups, model.ghost_batch) do not divide ", what,
               " of ", samples, " samples; use a divisor of the batch, or 0 for one group per rank");
@@ -134,7 +140,9 @@ void validate_whole(const Config& config) {
   check_pictures(config);
   check_ghost_batch(config);
   if (config.optimizer.has_curvature()) check_curvature(config);
-  const optim::OptimizerOptions optimizers = optimizer_options(config);
+  optim::OptimizerOptions optimizers = optimizer_options(config);
+  if (config.optimizer.has_curvature())
+    optimizers.kfac.curvature.damping.lambda = lowest_damping(config);
   optim::visit_optimizer(config.optimizer.type, optimizers,
                          [](const auto&, const auto& options) { options.validate(); });
   regularize_options(config).validate();

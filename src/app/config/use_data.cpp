@@ -86,9 +86,16 @@ void check_mean_image(const Config& config) {
               "\"none\"");
 }
 
+void check_path(const DataConfig& data) {
+  DKFAC_CHECK(data.path.empty() || !data.name.starts_with("synthetic"), "[config] data.name = \"",
+              data.name, "\" reads no files, and data.path is \"", shortened(data.path),
+              "\"; leave data.path out (--set data.path=), or name the data set of that folder");
+}
+
 }  // namespace
 
 void check_pictures(const Config& config) {
+  check_path(config.data);
   check_crops(config);
   check_views(config);
   check_mean_image(config);

@@ -139,6 +139,17 @@ std::string cores_text() {
   return text;
 }
 
+/// Returns how many threads this rank's share of the cores makes; 0: leave their number as it is.
+int share_of_cores(comm::Communicator& comm) {
+  if (std::getenv("OMP_NUM_THREADS") != nullptr) return 0;
+  if (comm.backend() == "in_process") return 1;
+  if (comm.size() == 1) return 0;
+  const auto all = comm::all_gather_strings(comm, cores_text());
+  const auto ranks_on_cores =
+      std::count(all.begin(), all.end(), all[static_cast<std::size_t>(comm.rank())]);
+  return std::max(1, available_cores() / static_cast<int>(ranks_on_cores));
+}
+
 }  // namespace
 
 std::optional<Failure> attempt(const char* activity, const std::function<void()>& work) {
@@ -176,14 +187,9 @@ void print_remarks(const Config& config, int rank, const Terminal& terminal) {
   if (rank == 0) print_warnings(config.remarks, terminal);
 }
 
-int default_threads(comm::Communicator& comm) {
-  if (std::getenv("OMP_NUM_THREADS") != nullptr) return 0;
-  if (comm.backend() == "in_process") return 1;
-  if (comm.size() == 1) return 0;
-  const auto all = comm::all_gather_strings(comm, cores_text());
-  const auto ranks_on_cores =
-      std::count(all.begin(), all.end(), all[static_cast<std::size_t>(comm.rank())]);
-  return std::max(1, available_cores() / static_cast<int>(ranks_on_cores));
+void share_cores(comm::Communicator& comm, int threads) {
+  const int share = share_of_cores(comm);  // Collective, also where ranks differ in `threads`.
+  if (threads > 0 || share > 0) set_threads(threads > 0 ? threads : share);
 }
 
 void keep_standard_files() noexcept {

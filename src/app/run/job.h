@@ -37,8 +37,9 @@ void print_warnings(const std::vector<std::string>& warnings, const Terminal& te
 /// Prints config.remarks so, on rank 0 only.
 void print_remarks(const Config& config, int rank, const Terminal& terminal);
 
-/// Returns the default number of OpenMP threads of this rank: cores that several ranks of one
-/// machine may use are divided equally. 0 (no change) when OMP_NUM_THREADS is set.
-[[nodiscard]] int default_threads(comm::Communicator& comm);
+/// Sets the OpenMP threads of this rank to `threads`, or where that is 0 to its share: cores that
+/// several ranks of one machine may use are divided equally, unless OMP_NUM_THREADS is set.
+/// Collective.
+void share_cores(comm::Communicator& comm, int threads);
 
 }  // namespace dkfac::app

@@ -93,8 +93,9 @@ std::filesystem::path make_next(const std::filesystem::path& folder) {
 /// Whether a folder has at most the lock of a run that could not write anything else.
 bool holds_nothing(const std::filesystem::path& folder) {
   const std::filesystem::directory_iterator files(folder);
-  return std::all_of(begin(files), end(files),
-                     [](const auto& file) { return file.path().filename() == kLockFile; });
+  return std::all_of(begin(files), end(files), [](const auto& file) {
+    return file.path().filename() == kLockFile || file.path().filename() == kCommandLockFile;
+  });
 }
 
 void claim_folder(const std::filesystem::path& folder, IfExists if_exists) {
@@ -142,10 +143,12 @@ void remove_errors(const std::filesystem::path& folder) {
 
 }  // namespace
 
-void make_folder(const std::filesystem::path& folder, IfExists if_exists,
-                 const std::string& command_line) {
+std::unique_ptr<RunLock> make_folder(const std::filesystem::path& folder, IfExists if_exists,
+                                     const std::string& command_line) {
   claim_folder(folder, if_exists);
+  auto lock = std::make_unique<RunLock>(folder, kCommandLockFile);
   write_command(folder, if_exists, command_line);
+  return lock;
 }
 
 void write_error(const std::filesystem::path& folder, int rank, const Failure& failure) noexcept {
@@ -190,11 +193,9 @@ bool RunFolder::holds_run() const {
 
 void RunFolder::begin(const Config& config, const std::string& command_line,
                       const RunRecord* resumed) {
-  write_command(folder_, if_exists_, command_line);
-  write_file(folder_ / "config.toml", to_toml(config));
-  remove_errors(folder_);
   clean_leftovers(folder_ / kCheckpointFolder);
-  if (if_exists_ != IfExists::resume) {  // Remove files of the replaced run.
+  // First, since checkpoints of the replaced run must not be found beside another configuration.
+  if (if_exists_ != IfExists::resume) {
     remove_checkpoints(folder_ / kCheckpointFolder);
     remove_event_files(folder_);
     remove_trace_files(folder_);
@@ -204,6 +205,9 @@ void RunFolder::begin(const Config& config, const std::string& command_line,
       std::filesystem::remove(folder_ / file, ignored);
     }
   }
+  write_command(folder_, if_exists_, command_line);
+  write_file(folder_ / "config.toml", to_toml(config));
+  remove_errors(folder_);
   open_metrics(resumed);
   events_.emplace(folder_);
 }

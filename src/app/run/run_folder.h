@@ -22,11 +22,13 @@ inline constexpr const char* kEvaluationsFile = "evaluations.jsonl";  ///< Writt
 /// concurrent processes.
 enum class IfExists : std::uint8_t { refuse, overwrite, resume, next };
 
-/// Creates the folder of a command and writes command.txt, which identifies it as a folder of
-/// dkfac. A folder that is not empty is refused (InvalidArgument), unless it was written by dkfac
-/// and may be overwritten or resumed; its files of the same names are replaced. Throws IoError.
-void make_folder(const std::filesystem::path& folder, IfExists if_exists,
-                 const std::string& command_line);
+/// Creates the folder of a command of several runs, locks it, and writes command.txt, which
+/// identifies it as a folder of dkfac. A folder that is not empty is refused (InvalidArgument),
+/// unless it was written by dkfac and may be overwritten or resumed; its files of the same names
+/// are replaced. Throws IoError.
+[[nodiscard]] std::unique_ptr<RunLock> make_folder(const std::filesystem::path& folder,
+                                                   IfExists if_exists,
+                                                   const std::string& command_line);
 
 /// Writes rank-<rank>.error.json with the failure of this rank. Never throws, so that the first
 /// failure is the one reported.

@@ -32,8 +32,8 @@ std::string read_holder(int descriptor) {
 
 }  // namespace
 
-RunLock::RunLock(const std::filesystem::path& folder) {
-  const std::filesystem::path path = folder / kLockFile;
+RunLock::RunLock(const std::filesystem::path& folder, const char* file) {
+  const std::filesystem::path path = folder / file;
   descriptor_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
   if (descriptor_ < 0)
     throw IoError(fmt::format("[run folder] cannot open '{}' ({}); check permissions",

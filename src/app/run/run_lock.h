@@ -5,13 +5,14 @@
 namespace dkfac::app {
 
 constexpr const char* kLockFile = "run.lock";
+constexpr const char* kCommandLockFile = "command.lock";  ///< Of a folder that holds several runs.
 
-/// Advisory lock on the file run.lock of a folder, which allows one run at a time. The system
+/// Advisory lock on a file of a folder, which allows one run or command at a time. The system
 /// releases it when the process ends in any way. Throws InvalidArgument naming the process that
 /// holds it, IoError.
 class RunLock {
  public:
-  explicit RunLock(const std::filesystem::path& folder);
+  explicit RunLock(const std::filesystem::path& folder, const char* file = kLockFile);
   ~RunLock();
   RunLock(const RunLock&) = delete;
   RunLock& operator=(const RunLock&) = delete;

@@ -6,7 +6,6 @@
 #include <fmt/core.h>
 
 #include "dkfac/core/error.h"
-#include "dkfac/core/threads.h"
 
 #include "app/checkpoint/durable.h"
 #include "app/checkpoint/mean_image.h"
@@ -54,8 +53,7 @@ class Run {
     const Config& config = plan_.config;
     const DevicePlacement place = find_placement(config, comm_, state_.position);
     comm_ = place.comm;
-    if (const int threads = default_threads(*comm_); config.run.threads == 0 && threads > 0)
-      set_threads(threads);
+    share_cores(*comm_, config.run.threads);
     state_.position.activity = "data";
     data_ = load_phases(config, *comm_, state_.position, cache_);
     state_.position.activity = "folder";
@@ -157,6 +155,7 @@ class Run {
     hooks.on_weights = [this](const std::string& text) {
       if (progress_) terminal_.out << text << std::endl;
     };
+    hooks.on_warning = [this](const std::string& text) { print_warnings({text}, terminal_); };
     hooks.on_log = [this](const StepRecord& record) { folder_->add_step(record); };
     hooks.on_step = [this](const StepRecord& record) {
       if (progress_) progress_->step(record);

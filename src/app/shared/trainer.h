@@ -56,6 +56,8 @@ struct TrainHooks {
   std::function<void()> on_ready;
   /// Called with a description of the weights that model.weights gave, before the first step.
   std::function<void(const std::string&)> on_weights;
+  /// Called with a warning, before the first step.
+  std::function<void(const std::string&)> on_warning;
   /// Called when an activity of Position begins, which ends the previous one. The argument is a
   /// literal.
   std::function<void(const char*)> on_activity;

@@ -136,12 +136,11 @@ void require_a_result(const SweepState& state, const fs::path& folder) {
 void sweep(const SweepCommand& command, SweepState& state, const Terminal& terminal) {
   const fs::path folder = command.out.empty() ? fs::path("out") / state.spec.name : command.out;
   const bool known = fs::exists(folder / kSweepFile);
-  make_folder(folder,
-              command.force ? IfExists::overwrite
-              : known       ? IfExists::resume
-                            : IfExists::refuse,
-              command.command_line);
-  const RunLock lock(folder);
+  const auto lock = make_folder(folder,
+                                command.force ? IfExists::overwrite
+                                : known       ? IfExists::resume
+                                              : IfExists::refuse,
+                                command.command_line);
   if (command.force) remove_earlier(state, folder);
   take_over(command, folder, state);
   const bool all = run_sweep(state, folder, terminal, command.quiet);

@@ -208,6 +208,9 @@ std::vector<std::int64_t> rungs_of(const SweepSpec& spec, const std::vector<Tria
     DKFAC_CHECK(point.epochs == epochs,
                 "[sweep] [halving] compares runs after equally many epochs, ", "but run.epochs is ",
                 epochs, " and ", point.epochs, "; leave run.epochs out of the grid");
+  DKFAC_CHECK(spec.halving->first < epochs, "[sweep] halving.first = ", spec.halving->first,
+              " drops nothing before the end of runs of run.epochs = ", epochs,
+              "; lower it, or leave [halving] out");
   std::vector<std::int64_t> rungs;
   for (std::int64_t at = spec.halving->first; at < epochs; at *= spec.halving->eta)
     rungs.push_back(at);

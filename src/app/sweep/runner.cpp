@@ -17,6 +17,7 @@
 #include "app/checkpoint/durable.h"
 #include "app/checkpoint/resume.h"
 #include "app/checkpoint/store.h"
+#include "app/run/run_lock.h"
 #include "app/run/signals.h"
 #include "app/shared/config.h"
 #include "app/shared/errors.h"
@@ -30,6 +31,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr auto kLook = std::chrono::milliseconds(50);
+constexpr auto kLongestSave = std::chrono::minutes(5);
 
 void fill_in(std::string& text, const std::string& what, const std::string& value) {
   for (std::size_t at = text.find(what); at != std::string::npos;
@@ -99,6 +101,19 @@ std::vector<std::string> command_of(const SweepSpec& spec, const SweepRun& run,
     words.insert(words.end(), {"--ranks", std::to_string(spec.slots.ranks)});
   words.emplace_back("--quiet");
   return words;
+}
+
+/// Waits until no process uses the folder of a run: that of a killed sweep saves a checkpoint
+/// first. After some minutes the new process tells who uses it.
+void wait_until_free(const fs::path& folder) {
+  const auto end = std::chrono::steady_clock::now() + kLongestSave;
+  while (fs::exists(folder / kLockFile) && !stop_requested()) try {
+      (void)RunLock(folder);
+      return;
+    } catch (const InvalidArgument&) {
+      if (std::chrono::steady_clock::now() > end) return;
+      std::this_thread::sleep_for(kLook);
+    }
 }
 
 class SweepRunner {
@@ -182,6 +197,7 @@ class SweepRunner {
     const SweepRun& run = state_.runs[slot.run];
     const fs::path log = log_of(run);
     const std::int64_t until = rung < run.point.epochs ? rung : 0;
+    wait_until_free(folder_of(run));
     std::error_code none;
     slot.log_begin = fs::exists(log, none) ? fs::file_size(log) : 0;
     slot.process.emplace(command_of(state_.spec, run, folder_of(run), number, until), log);

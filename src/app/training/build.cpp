@@ -30,11 +30,15 @@ void compare_configurations(TrainState& s) {
 
 void compare_data(TrainState& s) {
   std::string text;
-  const data::DataSplits* before = nullptr;
-  for (const PhasePlan& plan : s.plan)
-    if (const data::DataSplits* data = std::exchange(before, plan.data); data != plan.data)
-      text +=
-          fmt::format("{:x}-{:x} ", fingerprint(plan.data->train), fingerprint(plan.data->test));
+  const PhasePlan* before = nullptr;
+  for (PhasePlan& plan : s.plan) {
+    const PhasePlan* last = std::exchange(before, &plan);
+    plan.fingerprint =
+        last != nullptr && last->data == plan.data
+            ? last->fingerprint
+            : fmt::format("{:x}-{:x}", fingerprint(plan.data->train), fingerprint(plan.data->test));
+    text += plan.fingerprint + ' ';
+  }
   on_all_ranks(s.position,
                [&] { comm::require_equal(*s.comm, text, "the data set (its fingerprint)"); });
 }

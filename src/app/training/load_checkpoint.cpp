@@ -46,6 +46,19 @@ void check_kind(const TrainState& s, const RunResult& saved) {
               "; resume with the configuration it has");
 }
 
+/// Compares the data with those of the checkpoint, whose position within an epoch counts batches in
+/// an order that depends on them.
+void check_data(const TrainState& s, const RunRecord& record) {
+  const std::string& now = s.now->fingerprint;
+  if (record.data.empty() || record.data == now) return;
+  const std::string differs = fmt::format(
+      "the images or labels of '{}' are not those of the run so far (fingerprint {}, was {})",
+      s.now->data->train.name, now, record.data);
+  DKFAC_CHECK(record.batch == 0, "[resume] ", differs,
+              "; resume with the data of the run, or from a checkpoint at the end of an epoch");
+  if (s.hooks.on_warning) s.hooks.on_warning(differs);
+}
+
 /// Restores the results so far and keeps the description of the current run.
 void restore_result(TrainState& s, RunResult saved) {
   RunResult& result = s.result;
@@ -114,6 +127,7 @@ void read_checkpoint(TrainState& s, const std::filesystem::path& checkpoint) {
   });
   enter_phase(s, record.epoch);  // The saved state fits the images of this phase.
   run_and_agree(*s.comm, s.position, [&] {
+    check_data(s, record);
     load_model(s.ctx, *s.model, open_listed(checkpoint, manifest, kModelFile));
     shards = open_shards(checkpoint, manifest, rank, ranks);
     restore_schedule(s, record);

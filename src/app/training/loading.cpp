@@ -64,7 +64,12 @@ std::optional<LoadingRecord> gather_loading(TrainState& s) {
                              .resize_s = sums[4],
                              .normalise_s = sums[5],
                              .bad = count_bad(*s.comm, now.bad)};
-  if (record.bad > 0) s.result.bad_photos = gather_names(*s.comm, now.bad_names);
+  if (record.bad > 0) {
+    // With those that the run met before a restart.
+    std::vector<std::string> names = now.bad_names;
+    names.insert(names.end(), s.result.bad_photos.begin(), s.result.bad_photos.end());
+    s.result.bad_photos = gather_names(*s.comm, names);
+  }
   return record;
 }
 

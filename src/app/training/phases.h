@@ -19,6 +19,7 @@ struct PhasePlan {
   std::int64_t steps_per_epoch = 0;
   std::int64_t first_step = 0;  ///< Steps of the run before this phase.
   double image_flops = 0;       ///< Of forward and backward, set by count_operations().
+  std::string fingerprint{};    ///< Of the data, set by describe_run().
   [[nodiscard]] std::int64_t steps() const { return phase.epochs * steps_per_epoch; }
   /// Returns the training images of the phase's first `done` steps. With train.drop_last = false
   /// the last batch of an epoch is smaller.

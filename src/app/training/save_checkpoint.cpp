@@ -75,6 +75,7 @@ class AveragedBuffers {
 RunRecord record_of(const TrainState& s) {
   RunRecord record{s.comm->size(), s.counters.epoch, s.counters.batch, s.result};
   record.result.status = "running";
+  record.data = s.now->fingerprint;
   if (s.fusions_of == s.now && s.ctx.device().is_cuda()) record.fusions = s.model->fusion_choices();
   return record;
 }

@@ -289,7 +289,7 @@ TEST_F(Folder, WithoutItsCommandIsRefusedByAResumedRun) {
   for (const auto& [if_exists, part] :
        {std::pair{IfExists::resume, "no command.txt"}, {IfExists::refuse, "holds no run"}}) {
     try {
-      make_folder(root_, if_exists, "line");
+      (void)make_folder(root_, if_exists, "line");
       ADD_FAILURE() << part;
     } catch (const InvalidArgument& error) {
       EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();

@@ -2,6 +2,7 @@
 
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -67,11 +68,19 @@ TEST(GhostBatch, IsRefusedWhereItDoesNotFit) {
     EXPECT_THROW((void)parse_recipe({"train.global_batch=512", "model.name=mlp", key}),
                  InvalidArgument)
         << key;
-  // 16 groups do not divide a last batch of 8.
-  const Config config =
-      parse_recipe({"train.global_batch=64", "model.ghost_batch=4", "train.drop_last=false"});
-  EXPECT_NO_THROW((void)sampler_options(config, images_in_all(64 + 16), 1));
-  EXPECT_THROW((void)sampler_options(config, images_in_all(64 + 8), 1), InvalidArgument);
+  // The 16 groups of a last batch would be of other sizes. As many groups of any size fit where
+  // they divide it.
+  for (const auto& [key, tail, fits] : {std::tuple{"model.ghost_batch=4", 0, true},
+                                        {"model.ghost_batch=4", 16, false},
+                                        {"model.batch_norm_groups=16", 16, true},
+                                        {"model.batch_norm_groups=16", 8, false}}) {
+    const Config config = parse_recipe({"train.global_batch=64", key, "train.drop_last=false"});
+    const auto options = [&] { (void)sampler_options(config, images_in_all(64 + tail), 1); };
+    if (fits)
+      EXPECT_NO_THROW(options()) << key << ' ' << tail;
+    else
+      EXPECT_THROW(options(), InvalidArgument) << key << ' ' << tail;
+  }
 }
 
 TEST(BatchNormKeys, ReachTheModel) {
