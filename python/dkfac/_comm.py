@@ -68,6 +68,12 @@ class Comm:
         """A communicator for memory of a CUDA device, over this one; collective."""
         return _make(library().dkfac_comm_on_device, self._handle, device)
 
+    def abort(self, reason):
+        """Makes pending and later calls raise CommError with the reason on every rank; not collective. For a rank that
+        cannot go on, before it ends, since others may wait for it until their time limit. Over Comm.torch() nothing
+        is passed on: the calls of this rank alone fail."""
+        check(library().dkfac_comm_abort(self._handle, str(reason).encode(errors="replace")))
+
 
 def _number(name, value=None):
     if value is not None:

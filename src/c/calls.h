@@ -66,6 +66,18 @@ int record_normalization(const char* name, Handle* handle, std::int32_t layer,
 }
 
 template <class Handle>
+int record_sample_gradients(const char* name, Handle* handle, std::int32_t layer,
+                            const dkfac_tensor* gradients, const dkfac_record_scale* scale) {
+  return guarded([&] {
+    auto& object = required(handle, name, "the object").object;
+    const ConstTensorView view =
+        view_of(&required(gradients, name, "gradients"), name, "gradients");
+    object.record_sample_gradients(layer_id(layer), view, stream_of(*gradients, name),
+                                   record_scale(scale));
+  });
+}
+
+template <class Handle>
 int set_curvature(const char* name, Handle* handle, const dkfac_curvature_settings* settings) {
   return guarded([&] {
     required(handle, name, "the object").object.set_curvature(curvature_settings(settings, name));
@@ -84,7 +96,8 @@ int describe(const char* name, const Handle* handle, const char** text) {
 
 /// Writes the report where the caller wants one.
 void write_report(dkfac_step_report* out, const kfac::StepReport& report);
-/// Throws InvalidArgument for a report whose struct_size is not set, before the step runs.
+/// Throws InvalidArgument for a report whose struct_size is not set, or is of a newer header,
+/// before the step runs.
 void check_report(const dkfac_step_report* out, const char* name);
 /// Returns a new handle of what read_factors() returned.
 [[nodiscard]] dkfac_factors* own_factors(kfac::LayerFactors factors);
@@ -98,16 +111,23 @@ int read_factors(const char* name, Handle* handle, std::int32_t layer, dkfac_fac
   });
 }
 
-/// StateVisitor that calls the callbacks of a program in C.
+/// StateVisitor that calls the callbacks of a program in C. One that fails does not throw, which
+/// would leave an object in the middle of a visit: the others are not called, and finish() throws.
 class CallbackVisitor final : public StateVisitor {
  public:
   CallbackVisitor(const dkfac_state_visitor* visitor, const char* name);
   void tensor(const std::string& name, StateKind kind, TensorView view) override;
   void integer(const std::string& name, StateKind kind, std::int64_t& value) override;
   void real(const std::string& name, StateKind kind, double& value) override;
+  void finish() const;  ///< Throws CallbackError where a callback has failed.
 
  private:
+  /// Calls `callback` unless one has failed.
+  template <class Callback, class Value>
+  void call(Callback callback, const std::string& name, StateKind kind, Value* value);
+
   dkfac_state_visitor visitor_;
+  std::string failure_;
 };
 
 template <class Handle>
@@ -116,6 +136,7 @@ int visit_state(const char* name, Handle* handle, const dkfac_state_visitor* vis
     auto& object = required(handle, name, "the object").object;
     CallbackVisitor callbacks(visitor, name);
     object.visit_state(callbacks);
+    callbacks.finish();
   });
 }
 

@@ -141,6 +141,25 @@ int dkfac_comm_on_device(dkfac_comm* host, dkfac_device device, dkfac_comm** out
   });
 }
 
+int dkfac_comm_all_reduce(dkfac_comm* comm, const dkfac_tensor* tensor, int32_t op) {
+  constexpr const char* kName = "dkfac_comm_all_reduce";
+  static_assert(static_cast<int>(comm::ReduceOp::sum) == DKFAC_REDUCE_SUM &&
+                static_cast<int>(comm::ReduceOp::max) == DKFAC_REDUCE_MAX);
+  return c::guarded([&] {
+    comm::Communicator& group = *c::required(comm, kName, "comm").comm;
+    const TensorView view = c::view_of(&c::required(tensor, kName, "tensor"), kName, "tensor");
+    group.all_reduce(view, c::enum_of<comm::ReduceOp>(op, 2, kName, "op"),
+                     c::stream_of(*tensor, kName), "tensor of the caller");
+  });
+}
+
+int dkfac_comm_abort(dkfac_comm* comm, const char* reason) {
+  return c::guarded([&] {
+    c::required(comm, "dkfac_comm_abort", "comm")
+        .comm->abort(reason == nullptr ? "no reason was given" : reason);
+  });
+}
+
 void dkfac_comm_destroy(dkfac_comm* comm) { delete comm; }
 
 int32_t dkfac_comm_rank(const dkfac_comm* comm) {

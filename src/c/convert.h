@@ -22,18 +22,24 @@
 /// InvalidArgument that names `operation` and the field.
 namespace dkfac::c {
 
+/// Throws unless the struct has fields, and none that this library does not know. has_init: there
+/// is a function that sets struct_size.
+template <class T>
+void check_size(const T& given, const char* operation, const char* type, bool has_init) {
+  DKFAC_CHECK(given.struct_size > sizeof(std::size_t), "[", operation, "] struct_size of ", type,
+              " is ", given.struct_size, has_init ? "; call " : "; set it to sizeof(", type,
+              has_init ? "_init() first" : ")");
+  DKFAC_CHECK(given.struct_size <= sizeof(T), "[", operation, "] ", type, " has ",
+              given.struct_size, " bytes and this library knows ", sizeof(T),
+              "; it is older than the header of the program");
+}
+
 /// Returns the fields of *given that it has, and those of `defaults` beyond its struct_size.
-/// has_init: there is a function that sets struct_size.
 template <class T>
 [[nodiscard]] T known_fields(const T* given, const T& defaults, const char* operation,
                              const char* type, bool has_init = true) {
   if (given == nullptr) return defaults;
-  DKFAC_CHECK(given->struct_size > sizeof(std::size_t), "[", operation, "] struct_size of ", type,
-              " is ", given->struct_size, has_init ? "; call " : "; set it to sizeof(", type,
-              has_init ? "_init() first" : ")");
-  DKFAC_CHECK(given->struct_size <= sizeof(T), "[", operation, "] ", type, " has ",
-              given->struct_size, " bytes and this library knows ", sizeof(T),
-              "; it is older than the header of the program");
+  check_size(*given, operation, type, has_init);
   T fields = defaults;
   std::memcpy(&fields, given, given->struct_size);
   return fields;

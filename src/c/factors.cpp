@@ -65,10 +65,7 @@ dkfac_factors* own_factors(kfac::LayerFactors factors) {
 }
 
 void check_report(const dkfac_step_report* out, const char* name) {
-  if (out == nullptr) return;
-  DKFAC_CHECK(out->struct_size > sizeof(std::size_t), "[", name,
-              "] struct_size of dkfac_step_report is ", out->struct_size,
-              "; set it to sizeof(dkfac_step_report)");
+  if (out != nullptr) check_size(*out, name, "dkfac_step_report", false);
 }
 
 void write_report(dkfac_step_report* out, const kfac::StepReport& report) {
@@ -82,29 +79,31 @@ CallbackVisitor::CallbackVisitor(const dkfac_state_visitor* visitor, const char*
               "[", name, "] a callback of the visitor is null");
 }
 
-namespace {
-void check_visit(const std::string& name, int status) {
+template <class Callback, class Value>
+void CallbackVisitor::call(Callback callback, const std::string& name, StateKind kind,
+                           Value* value) {
+  if (!failure_.empty()) return;
+  const int status = callback(visitor_.user, name.c_str(), static_cast<std::int32_t>(kind), value);
   if (status == 0) return;
   std::string reason = take_callback_error();
   if (reason.empty()) reason = detail::concat("status ", status);
-  throw CallbackError(
-      detail::concat("[visit_state] the callback failed at '", name, "': ", reason));
+  failure_ = detail::concat("[visit_state] the callback failed at '", name, "': ", reason);
 }
-}  // namespace
+
+void CallbackVisitor::finish() const {
+  if (!failure_.empty()) throw CallbackError(failure_);
+}
 
 void CallbackVisitor::tensor(const std::string& name, StateKind kind, TensorView view) {
   const std::vector<std::int64_t> shape = extents(view.shape());
   const dkfac_tensor value = describe_view(view, shape);
-  check_visit(
-      name, visitor_.tensor(visitor_.user, name.c_str(), static_cast<std::int32_t>(kind), &value));
+  call(visitor_.tensor, name, kind, &value);
 }
 void CallbackVisitor::integer(const std::string& name, StateKind kind, std::int64_t& value) {
-  check_visit(
-      name, visitor_.integer(visitor_.user, name.c_str(), static_cast<std::int32_t>(kind), &value));
+  call(visitor_.integer, name, kind, &value);
 }
 void CallbackVisitor::real(const std::string& name, StateKind kind, double& value) {
-  check_visit(name,
-              visitor_.real(visitor_.user, name.c_str(), static_cast<std::int32_t>(kind), &value));
+  call(visitor_.real, name, kind, &value);
 }
 
 }  // namespace dkfac::c

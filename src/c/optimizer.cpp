@@ -101,6 +101,13 @@ int dkfac_optimizer_record_normalization(dkfac_optimizer* object, int32_t layer,
                                  inv_std, grad_output, scale);
 }
 
+int dkfac_optimizer_record_sample_gradients(dkfac_optimizer* object, int32_t layer,
+                                            const dkfac_tensor* gradients,
+                                            const dkfac_record_scale* scale) {
+  return c::record_sample_gradients("dkfac_optimizer_record_sample_gradients", object, layer,
+                                    gradients, scale);
+}
+
 int dkfac_optimizer_grads_ready(dkfac_optimizer* object, int32_t layer, void* stream,
                                 const dkfac_record_scale* scale) {
   constexpr const char* kName = "dkfac_optimizer_grads_ready";

@@ -72,6 +72,13 @@ int dkfac_preconditioner_record_normalization(dkfac_preconditioner* object, int3
                                  mean, inv_std, grad_output, scale);
 }
 
+int dkfac_preconditioner_record_sample_gradients(dkfac_preconditioner* object, int32_t layer,
+                                                 const dkfac_tensor* gradients,
+                                                 const dkfac_record_scale* scale) {
+  return c::record_sample_gradients("dkfac_preconditioner_record_sample_gradients", object, layer,
+                                    gradients, scale);
+}
+
 int dkfac_preconditioner_step(dkfac_preconditioner* object, const dkfac_layer_grad* grads,
                               int64_t count, const dkfac_step_args* args,
                               dkfac_step_report* report) {

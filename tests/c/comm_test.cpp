@@ -6,6 +6,7 @@
 #include "dkfac/core/stream.h"
 
 #include "c/c_support.h"
+#include "c/handles.h"
 
 namespace dkfac::c::testing {
 namespace {
@@ -88,11 +89,13 @@ constexpr std::int64_t kSamples = 12, kInputs = 5;
 constexpr std::int64_t kOutputs[] = {4, 3, 2};
 
 /// Runs three steps of three layers on samples [first, first + count), and returns the
-/// preconditioned weights. The gradients are those of all samples.
-std::vector<double> train(dkfac_comm* comm, double fraction, std::int64_t first,
-                          std::int64_t count) {
+/// preconditioned weights. The gradients are those of all samples; with several `parts` they are
+/// divided by their number and summed over ranks.
+std::vector<double> train(dkfac_comm* comm, double fraction, std::int64_t first, std::int64_t count,
+                          int parts = 1) {
   dkfac_curvature_options options = f64_options();
   options.grad_worker_fraction = fraction;
+  options.bucket_bytes = 64;  // Records launch collectives, where these overlap.
   dkfac_preconditioner* made = nullptr;
   expect_ok(dkfac_preconditioner_create(comm, &options, nullptr, &made));
   const Preconditioner object(made);
@@ -123,6 +126,13 @@ std::vector<double> train(dkfac_comm* comm, double fraction, std::int64_t first,
       weights.emplace_back(std::vector{out, kInputs}, seed + 70);
       biases.emplace_back(std::vector{out}, seed + 80);
     }
+    if (parts > 1)
+      for (std::vector<Values>* all : {&weights, &biases})
+        for (Values& part : *all) {
+          for (double& v : part.data) v /= parts;
+          const dkfac_tensor tensor = part.tensor();
+          expect_ok(dkfac_comm_all_reduce(comm, &tensor, DKFAC_REDUCE_SUM));
+        }
     for (std::int32_t layer = 0; layer < 3; ++layer) {
       const auto i = static_cast<std::size_t>(layer);
       grads.push_back({layer, weights[i].tensor(), biases[i].tensor()});
@@ -149,6 +159,110 @@ TEST(CComm, RanksOverCallbacksAgreeWithOneRank) {
   // Negative control: a rank alone with a quarter of the batch has other statistics.
   const std::vector<double> quarter = train(self().get(), 0, 0, kSamples / 4);
   EXPECT_GT(std::abs(quarter[0] - one[0]), 1e-6);
+}
+
+TEST(CComm, GradientsMayBeReducedBetweenRecordsAndStep) {
+  const std::vector<double> one = train(self().get(), 0, 0, kSamples);
+  for (const double fraction : {0.0, 0.5, 1.0})
+    comm::run_ranks(4, [&](const std::shared_ptr<comm::Communicator>& threads) {
+      dkfac_comm overlapping{threads};  // Over callbacks nothing would be pending.
+      const std::vector<double> part =
+          train(&overlapping, fraction, threads->rank() * kSamples / 4, kSamples / 4, 4);
+      ASSERT_EQ(part.size(), one.size());
+      for (std::size_t i = 0; i < one.size(); ++i) EXPECT_NEAR(part[i], one[i], 1e-10) << i;
+    });
+  // Negative control: a quarter of the gradients alone.
+  EXPECT_GT(std::abs(train(self().get(), 0, 0, kSamples, 4)[0] - one[0]), 1e-6);
+}
+
+/// Tensor of all elements of `data`, whose number is `shape[0]`.
+template <class T>
+dkfac_tensor vector_tensor(std::vector<T>& data, const std::int64_t* shape, std::int32_t dtype) {
+  dkfac_tensor tensor{};
+  tensor.data = data.data();
+  tensor.shape = shape;
+  tensor.ndim = 1;
+  tensor.dtype = dtype;
+  return tensor;
+}
+
+TEST(CComm, ReducesInPlaceOnEveryRank) {
+  comm::run_ranks(3, [&](const std::shared_ptr<comm::Communicator>& threads) {
+    ThreadGroup group{threads};
+    const Comm comm = from_callbacks(group, group.callbacks());
+    const double rank = threads->rank();
+    const std::int64_t three[] = {3};
+    std::vector<double> x{rank, 1, 4 - rank}, largest = x;
+    const dkfac_tensor sum = vector_tensor(x, three, DKFAC_F64);
+    const dkfac_tensor max = vector_tensor(largest, three, DKFAC_F64);
+    expect_ok(dkfac_comm_all_reduce(comm.get(), &sum, DKFAC_REDUCE_SUM));
+    expect_ok(dkfac_comm_all_reduce(comm.get(), &max, DKFAC_REDUCE_MAX));
+    EXPECT_EQ(x, (std::vector<double>{3, 3, 9}));
+    EXPECT_EQ(largest, (std::vector<double>{2, 1, 4}));
+    std::vector<float> y(3, 0.5F);
+    const dkfac_tensor narrow = vector_tensor(y, three, DKFAC_F32);
+    expect_ok(dkfac_comm_all_reduce(comm.get(), &narrow, DKFAC_REDUCE_SUM));
+    EXPECT_EQ(y, std::vector<float>(3, 1.5F));
+  });
+}
+
+TEST(CComm, RefusesToReduceWhatItCannot) {
+  const Comm comm = self();
+  std::vector<double> x{1, 2, 3, 4};
+  const std::int64_t four[] = {4}, two[] = {2}, gaps[] = {2};
+  dkfac_tensor tensor = vector_tensor(x, four, DKFAC_F64);
+  const auto refuse = [&](dkfac_comm* on, const dkfac_tensor* what, std::int32_t op,
+                          const char* text) {
+    expect_failure(dkfac_comm_all_reduce(on, what, op), DKFAC_INVALID_ARGUMENT, text);
+  };
+  refuse(nullptr, &tensor, DKFAC_REDUCE_SUM, "comm is null");
+  refuse(comm.get(), nullptr, DKFAC_REDUCE_SUM, "tensor is null");
+  refuse(comm.get(), &tensor, 2, "op is 2; it must be 0 to 1");
+  tensor.dtype = DKFAC_I32;
+  refuse(comm.get(), &tensor, DKFAC_REDUCE_MAX, "max of i32");
+  tensor = vector_tensor(x, two, DKFAC_F64);
+  tensor.strides = gaps;
+  refuse(comm.get(), &tensor, DKFAC_REDUCE_SUM, "not contiguous");
+  EXPECT_EQ(x, (std::vector<double>{1, 2, 3, 4}));
+}
+
+/// Rank 1 aborts; every call of every rank fails then, far below the time limit of 120 seconds.
+void expect_abort(dkfac_comm* comm) {
+  if (dkfac_comm_rank(comm) == 1) expect_ok(dkfac_comm_abort(comm, "no data are left"));
+  std::vector<double> x{1};
+  const std::int64_t one[] = {1};
+  const dkfac_tensor tensor = vector_tensor(x, one, DKFAC_F64);
+  for (int call = 0; call < 2; ++call) {
+    const int status = dkfac_comm_all_reduce(comm, &tensor, DKFAC_REDUCE_SUM);
+    expect_failure(status, DKFAC_COMM_ERROR, "rank 1 aborted the group");
+    expect_failure(status, DKFAC_COMM_ERROR, "no data are left");
+  }
+}
+
+TEST(CComm, AnAbortFailsEveryRank) {
+  comm::run_ranks(2, [](const std::shared_ptr<comm::Communicator>& threads) {
+    dkfac_comm comm{threads};
+    expect_abort(&comm);
+  });
+}
+
+TEST(CComm, AnAbortCallsThatOfTheCallbacks) {
+  comm::run_ranks(2, [](const std::shared_ptr<comm::Communicator>& threads) {
+    ThreadGroup group{threads};
+    expect_abort(from_callbacks(group, group.callbacks()).get());
+  });
+}
+
+TEST(CComm, AnAbortNeedsNoReason) {
+  const Comm comm = self();
+  expect_failure(dkfac_comm_abort(nullptr, "reason"), DKFAC_INVALID_ARGUMENT, "comm is null");
+  std::vector<double> x{1};
+  const std::int64_t one[] = {1};
+  const dkfac_tensor tensor = vector_tensor(x, one, DKFAC_F64);
+  expect_ok(dkfac_comm_all_reduce(comm.get(), &tensor, DKFAC_REDUCE_SUM));  // Nothing is aborted.
+  expect_ok(dkfac_comm_abort(comm.get(), nullptr));
+  expect_failure(dkfac_comm_all_reduce(comm.get(), &tensor, DKFAC_REDUCE_SUM), DKFAC_COMM_ERROR,
+                 "no reason was given");
 }
 
 TEST(CComm, AFailingCallbackIsACommErrorWithItsText) {

@@ -110,6 +110,54 @@ TEST_P(COptimizer, GivesTheBitsOfTheLibrary) {
 INSTANTIATE_TEST_SUITE_P(Kinds, COptimizer,
                          ::testing::Values(DKFAC_SGD, DKFAC_LARS, DKFAC_ADAMW, DKFAC_KFAC));
 
+struct NormParams {
+  Values weight{{kOut}, 1}, bias{{kOut}, 2}, weight_grad{{kOut}, 3}, bias_grad{{kOut}, 4};
+};
+
+TEST(COptimizers, TakeSampleGradientsAsTheLibraryDoes) {
+  for (const int kind : {DKFAC_KFAC, DKFAC_SGD}) {  // SGD ignores them.
+    NormParams mine, theirs;
+    const auto optimizer = library(kind);
+    const auto view = [](Values& values) { return dkfac::view_of(values.data.data(), {kOut}); };
+    const LayerId id =
+        optimizer->add_layer("norm", NormSpec{.channels = kOut, .layout = Layout::nchw},
+                             {.weight = view(theirs.weight),
+                              .bias = view(theirs.bias),
+                              .weight_grad = view(theirs.weight_grad),
+                              .bias_grad = view(theirs.bias_grad)});
+    optimizer->prepare();
+    const Optimizer object = through_c(kind);
+    dkfac_layer_spec spec{};
+    dkfac_layer_spec_init(&spec, sizeof spec, DKFAC_NORM);
+    spec.channels = kOut;
+    dkfac_layer_params params{};
+    dkfac_layer_params_init(&params, sizeof params);
+    params.weight = mine.weight.tensor();
+    params.bias = mine.bias.tensor();
+    params.weight_grad = mine.weight_grad.tensor();
+    params.bias_grad = mine.bias_grad.tensor();
+    std::int32_t layer = -1;
+    expect_ok(dkfac_optimizer_add_layer(object.get(), "norm", &spec, &params, &layer));
+    expect_ok(dkfac_optimizer_prepare(object.get()));
+
+    Values samples({kRows, 2, kOut}, 7);
+    const dkfac_tensor gradients = samples.tensor();
+    expect_ok(dkfac_optimizer_record_sample_gradients(object.get(), layer, &gradients, nullptr));
+    expect_ok(dkfac_optimizer_grads_ready(object.get(), layer, nullptr, nullptr));
+    dkfac_step_args args{};
+    dkfac_step_args_init(&args, sizeof args);
+    args.lr = 0.1;
+    expect_ok(dkfac_optimizer_step(object.get(), &args, nullptr, nullptr));
+
+    optimizer->record_sample_gradients(id, dkfac::view_of(samples.data.data(), {kRows, 2, kOut}));
+    optimizer->grads_ready(id);
+    EXPECT_TRUE(optimizer->step({.lr = 0.1}).updated);
+    EXPECT_NE(mine.weight.data, NormParams{}.weight.data);
+    EXPECT_EQ(mine.weight.data, theirs.weight.data);
+    EXPECT_EQ(mine.bias.data, theirs.bias.data);
+  }
+}
+
 TEST(COptimizers, RefuseMisuse) {
   const Comm comm = self();
   dkfac_optimizer_options options{};
@@ -143,6 +191,14 @@ TEST(COptimizers, RefuseMisuse) {
   expect_ok(dkfac_optimizer_prepare(sgd.get()));
   expect_failure(dkfac_optimizer_step(sgd.get(), &args, nullptr, nullptr), DKFAC_INVALID_ARGUMENT,
                  "lr");
+  struct {
+    dkfac_step_report known;
+    double more;
+  } newer{};
+  newer.known.struct_size = sizeof newer;
+  args.lr = 0.1;
+  expect_failure(dkfac_optimizer_step(sgd.get(), &args, nullptr, &newer.known),
+                 DKFAC_INVALID_ARGUMENT, "older than the header");
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "dkfac/kfac/preconditioner.h"
 
 #include <cmath>
+#include <cstddef>
 #include <limits>
 #include <map>
 
@@ -152,6 +153,64 @@ TEST_F(CPreconditioner, MisuseIsOneClearError) {
   EXPECT_EQ(done.step, 1);  // What was refused does not count.
 }
 
+TEST_F(CPreconditioner, ReportsOfOtherHeadersAreFilledOrRefused) {
+  Step step(1);
+  record(object_.get(), step);
+  const dkfac_layer_grad grad{0, step.weight.tensor(), step.bias.tensor()};
+  struct {
+    dkfac_step_report known;
+    double more;
+  } newer{};
+  newer.known.struct_size = sizeof newer;
+  expect_failure(dkfac_preconditioner_step(object_.get(), &grad, 1, nullptr, &newer.known),
+                 DKFAC_INVALID_ARGUMENT, "older than the header");
+  EXPECT_EQ(newer.known.step, 0);
+  dkfac_step_report older{};
+  older.struct_size = offsetof(dkfac_step_report, updated);
+  older.updated = older.inverses[0] = 77;  // Beyond what the program knows.
+  expect_ok(dkfac_preconditioner_step(object_.get(), &grad, 1, nullptr, &older));
+  EXPECT_EQ(older.step, 1);  // What was refused does not count, and has kept the records.
+  EXPECT_EQ(older.struct_size, offsetof(dkfac_step_report, updated));
+  EXPECT_EQ(older.updated, 77);
+  EXPECT_EQ(older.inverses[0], 77);
+}
+
+TEST(CSampleGradients, GiveTheBitsOfTheLibrary) {
+  const dkfac_curvature_options options = f64_options();
+  dkfac_preconditioner* made = nullptr;
+  expect_ok(dkfac_preconditioner_create(self().get(), &options, nullptr, &made));
+  const Preconditioner object(made);
+  dkfac_layer_spec spec{};
+  dkfac_layer_spec_init(&spec, sizeof spec, DKFAC_NORM);
+  spec.channels = kOut;
+  std::int32_t layer = -1;
+  expect_ok(dkfac_preconditioner_add_layer(made, "norm", &spec, &layer));
+  kfac::Preconditioner library(comm::make_self(), {.dtype = DType::f64});
+  const LayerId id = library.add_layer("norm", NormSpec{.channels = kOut, .layout = Layout::nchw});
+  for (std::uint64_t i = 0; i < 2; ++i) {
+    Values samples({kRows, 2, kOut}, 10 * i), gamma({kOut}, 10 * i + 1), beta({kOut}, 10 * i + 2);
+    Values their_gamma = gamma, their_beta = beta;
+    const std::vector<double> before = gamma.data;
+    const dkfac_tensor gradients = samples.tensor();
+    expect_ok(dkfac_preconditioner_record_sample_gradients(made, layer, &gradients, nullptr));
+    const dkfac_layer_grad mine{layer, gamma.tensor(), beta.tensor()};
+    expect_ok(dkfac_preconditioner_step(made, &mine, 1, nullptr, nullptr));
+    library.record_sample_gradients(id, dkfac::view_of(samples.data.data(), {kRows, 2, kOut}));
+    const kfac::LayerGrad theirs{id, dkfac::view_of(their_gamma.data.data(), {kOut}),
+                                 dkfac::view_of(their_beta.data.data(), {kOut})};
+    EXPECT_TRUE(library.step(std::span(&theirs, 1)).updated);
+    EXPECT_NE(gamma.data, before);
+    EXPECT_EQ(gamma.data, their_gamma.data);
+    EXPECT_EQ(beta.data, their_beta.data);
+  }
+  expect_failure(dkfac_preconditioner_record_sample_gradients(made, layer, nullptr, nullptr),
+                 DKFAC_INVALID_ARGUMENT, "gradients is null");
+  Values wide({kRows, 2, kOut + 1}, 1);
+  const dkfac_tensor unlike = wide.tensor();
+  expect_failure(dkfac_preconditioner_record_sample_gradients(made, layer, &unlike, nullptr),
+                 DKFAC_INVALID_ARGUMENT, "[record_sample_gradients] layer 'norm'");
+}
+
 TEST_F(CPreconditioner, FactorsAreThoseOfTheRecords) {
   Step step(3);
   (void)run(object_.get(), step);
@@ -185,13 +244,21 @@ struct Saved {
   std::map<std::string, double> reals;
   bool load = false;
   std::string fail_at;
+  bool failed = false;
+  int calls_after_failure = 0;
 
   dkfac_state_visitor visitor() {
     return {sizeof(dkfac_state_visitor), this, &Saved::tensor, &Saved::integer, &Saved::real};
   }
-  static int tensor(void* user, const char* name, std::int32_t, const dkfac_tensor* value) {
+  static Saved& of(void* user) {
     auto& self = *static_cast<Saved*>(user);
+    if (self.failed) ++self.calls_after_failure;
+    return self;
+  }
+  static int tensor(void* user, const char* name, std::int32_t, const dkfac_tensor* value) {
+    auto& self = of(user);
     if (name == self.fail_at) {
+      self.failed = true;
       dkfac_set_callback_error("the disk is full");
       return 1;
     }
@@ -207,12 +274,12 @@ struct Saved {
     return 0;
   }
   static int integer(void* user, const char* name, std::int32_t, std::int64_t* value) {
-    auto& self = *static_cast<Saved*>(user);
+    auto& self = of(user);
     (self.load ? *value : self.integers[name]) = self.load ? self.integers[name] : *value;
     return 0;
   }
   static int real(void* user, const char* name, std::int32_t, double* value) {
-    auto& self = *static_cast<Saved*>(user);
+    auto& self = of(user);
     (self.load ? *value : self.reals[name]) = self.load ? self.reals[name] : *value;
     return 0;
   }
@@ -245,9 +312,35 @@ TEST_F(CPreconditioner, AFailingVisitorEndsTheVisit) {
   const dkfac_state_visitor visitor = saved.visitor();
   expect_failure(dkfac_preconditioner_visit_state(object_.get(), &visitor), DKFAC_CALLBACK_FAILED,
                  "the disk is full");
+  EXPECT_EQ(saved.calls_after_failure, 0);
   const dkfac_state_visitor empty{};
   expect_failure(dkfac_preconditioner_visit_state(object_.get(), &empty), DKFAC_INVALID_ARGUMENT,
                  "set it to sizeof(dkfac_state_visitor)");
+}
+
+// A failed load ends as a visit does, so that the object can be used once a whole state is loaded.
+TEST_F(CPreconditioner, AFailedLoadIsMendedByAWholeOne) {
+  Step first(1), other(30), unfinished(40), second(20), again(20);
+  (void)run(object_.get(), first);
+  Saved saved;
+  const dkfac_state_visitor visitor = saved.visitor();
+  expect_ok(dkfac_preconditioner_visit_state(object_.get(), &visitor));
+  const Preconditioner restored = make();
+  (void)run(restored.get(), other);
+  record(restored.get(), unfinished);
+  saved.load = true;
+  saved.fail_at = "fc.g_average";
+  expect_failure(dkfac_preconditioner_visit_state(restored.get(), &visitor), DKFAC_CALLBACK_FAILED,
+                 "fc.g_average");
+  EXPECT_EQ(saved.calls_after_failure, 0);
+  record(restored.get(), unfinished);  // The load has dropped the first ones.
+  saved.fail_at.clear();
+  saved.failed = false;
+  expect_ok(dkfac_preconditioner_visit_state(restored.get(), &visitor));
+  (void)run(object_.get(), second);
+  (void)run(restored.get(), again);
+  EXPECT_EQ(second.weight.data, again.weight.data);
+  EXPECT_EQ(second.bias.data, again.bias.data);
 }
 
 TEST_F(CPreconditioner, SettingsChangeOnlyWhatTheySet) {

@@ -20,6 +20,31 @@ for library; do
   "$work/build/$library/optimizers"
   "$work/build/$library/training_loop"
 done
+mkdir "$work/c_alone"
+cat >"$work/c_alone/CMakeLists.txt" <<'END'
+cmake_minimum_required(VERSION 3.25)
+project(c_alone LANGUAGES C)
+find_package(dkfac CONFIG REQUIRED COMPONENTS ${COMPONENTS})
+add_executable(training_loop ${EXAMPLES}/training_loop.c)
+set_target_properties(training_loop PROPERTIES C_STANDARD 99 C_EXTENSIONS OFF)
+target_link_libraries(training_loop PRIVATE dkfac::dkfac m)
+END
+configure_c() {
+  "$cmake" -S "$work/c_alone" -B "$work/build/c_$1" -DCMAKE_PREFIX_PATH="$work/moved" \
+    -DCMAKE_BUILD_TYPE=Release -DCOMPONENTS="$1" -DEXAMPLES="$here/../../examples"
+}
+if [[ " $* " == *" dkfac::dkfac "* ]]; then
+  echo "== a project in C alone"
+  configure_c shared
+  "$cmake" --build "$work/build/c_shared"
+  "$work/build/c_shared/training_loop"
+fi
+echo "== a project in C alone that asks for a static library"
+if configure_c c 2>"$work/refusal"; then
+  echo "it was not refused"
+  exit 1
+fi
+tr -s ' \n' ' ' <"$work/refusal" | grep -o "enable CXX.*"
 echo "== examples/own_network"
 "$cmake" -S "$here/../../examples/own_network" -B "$work/build/own_network" -DCMAKE_PREFIX_PATH="$work/moved" \
   -DCMAKE_CXX_COMPILER="$compiler" -DCMAKE_BUILD_TYPE=Release

@@ -9,11 +9,14 @@
  * - Handles are opaque. A *_destroy() accepts null. A handle is used by one thread at a time.
  * - Structs of options begin with `struct_size`: call the struct's *_init() first, which sets the
  * defaults, then change fields. A library newer than the program's header leaves the fields that
- * the program does not know at their defaults; one that is older refuses the struct.
+ * the program does not know at their defaults; one that is older refuses the struct. A report has
+ * no such function: set its `struct_size` before the call. A newer library leaves out what the
+ * program does not know; an older one refuses the report.
  * - Flags are int32_t, 0 or 1. Enumerations are passed as int32_t; a value that is not listed is
  *   DKFAC_INVALID_ARGUMENT.
  * - Ranks: functions marked "collective" are called by every rank of the communicator, in the same
- * order.
+ * order. A rank that cannot go on calls dkfac_comm_abort() before it ends, so that the others do
+ * not wait for it.
  */
 #pragma once
 
@@ -55,8 +58,24 @@ DKFAC_C_API int dkfac_comm_from_callbacks(int32_t rank, int32_t size,
                                           const dkfac_comm_options* options, dkfac_comm** out);
 /* Makes a communicator for memory of `device` over `host`, which is not used directly from then on:
  * NCCL where every rank has its own GPU and the builds have it, else staged through host memory.
- * Collective. */
+ * Collective. Not in C: DeviceComm and NcclOptions, whose defaults hold. */
 DKFAC_C_API int dkfac_comm_on_device(dkfac_comm* host, dkfac_device device, dkfac_comm** out);
+/* Reduces `tensor` over ranks, in place on every rank; collective. It is contiguous, has as many
+ * elements of the same dtype on all ranks, lies on a device of the communicator, and is used in the
+ * order of its stream. `op` is a dkfac_reduce_op; the maximum is for f64 and f32, and NaN where a
+ * rank has a NaN.
+ * Gradients for dkfac_preconditioner_step() are reduced after the last record of the step, since
+ * records launch collectives of `comm`, too. A rank that leaves out records launches these later
+ * than the others, which is an error: set overlap 0 where that may happen. All else is reduced
+ * between two steps of the objects that use `comm`.
+ * Not in C: the other collectives, and groups of ranks. */
+DKFAC_C_API int dkfac_comm_all_reduce(dkfac_comm* comm, const dkfac_tensor* tensor, int32_t op);
+/* Makes pending and later calls fail on every rank with DKFAC_COMM_ERROR and a message that names
+ * this rank and the reason; null: "no reason was given". Not collective: it does not wait. Without
+ * it, the peers of a rank that ends by an error may wait until their time limit, as they do under
+ * MPI. There the process has to end with an exit code other than 0, since MPI is not finalised.
+ * Over callbacks it calls their `abort`; where that is null, the calls of this rank alone fail. */
+DKFAC_C_API int dkfac_comm_abort(dkfac_comm* comm, const char* reason);
 /* Objects made from a communicator keep it alive: it may be destroyed before them. */
 DKFAC_C_API void dkfac_comm_destroy(dkfac_comm* comm);
 DKFAC_C_API int32_t dkfac_comm_rank(const dkfac_comm* comm); /* -1 for null */
@@ -120,6 +139,13 @@ DKFAC_C_API int dkfac_preconditioner_record_grad_output(dkfac_preconditioner* ob
 DKFAC_C_API int dkfac_preconditioner_record_normalization(
     dkfac_preconditioner* object, int32_t layer, const dkfac_tensor* x, const dkfac_tensor* mean,
     const dkfac_tensor* inv_std, const dkfac_tensor* grad_output, const dkfac_record_scale* scale);
+/* In place of dkfac_preconditioner_record_normalization(), by the gradients of each sample: f64 or
+ * f32, contiguous [n,2,c], or [groups,n/groups,2,c]; [i,0] is the gradient of the scale, [i,1] that
+ * of the shift. */
+DKFAC_C_API int dkfac_preconditioner_record_sample_gradients(dkfac_preconditioner* object,
+                                                             int32_t layer,
+                                                             const dkfac_tensor* gradients,
+                                                             const dkfac_record_scale* scale);
 /* Preconditions `grads` in place; collective. `args` and `report` may be null. A rank that rejects
  * the step (flags of `args`) may pass no gradients; a step with count 0 that every rank rejects
  * drops the records made so far. */
@@ -130,6 +156,9 @@ DKFAC_C_API int dkfac_preconditioner_set_curvature(dkfac_preconditioner* object,
                                                    const dkfac_curvature_settings* settings);
 DKFAC_C_API int dkfac_preconditioner_read_factors(dkfac_preconditioner* object, int32_t layer,
                                                   dkfac_factors** out);
+/* Visits the state, to save or to load it, between two steps; drops the records made since the last
+ * one, which all ranks have to have made alike. Collective where dkfac_preconditioner_prepare() has
+ * not been called: it then fixes the layers first. */
 DKFAC_C_API int dkfac_preconditioner_visit_state(dkfac_preconditioner* object,
                                                  const dkfac_state_visitor* visitor);
 /* Table of layers, owners and bytes; valid until the next call with this object. */
@@ -166,6 +195,10 @@ DKFAC_C_API int dkfac_optimizer_record_grad_output(dkfac_optimizer* object, int3
 DKFAC_C_API int dkfac_optimizer_record_normalization(
     dkfac_optimizer* object, int32_t layer, const dkfac_tensor* x, const dkfac_tensor* mean,
     const dkfac_tensor* inv_std, const dkfac_tensor* grad_output, const dkfac_record_scale* scale);
+/* First-order methods ignore it, as they do the other records. */
+DKFAC_C_API int dkfac_optimizer_record_sample_gradients(dkfac_optimizer* object, int32_t layer,
+                                                        const dkfac_tensor* gradients,
+                                                        const dkfac_record_scale* scale);
 /* Announces that the gradients of a layer are final; in the same order on every rank. `stream`: the
  * CUstream_st on which they were written, null on the host. */
 DKFAC_C_API int dkfac_optimizer_grads_ready(dkfac_optimizer* object, int32_t layer, void* stream,
@@ -177,6 +210,8 @@ DKFAC_C_API int dkfac_optimizer_set_curvature(dkfac_optimizer* object,
                                               const dkfac_curvature_settings* settings);
 DKFAC_C_API int dkfac_optimizer_read_factors(dkfac_optimizer* object, int32_t layer,
                                              dkfac_factors** out);
+/* As dkfac_preconditioner_visit_state(), after dkfac_optimizer_prepare(), which it requires; drops
+ * announced gradients, too. */
 DKFAC_C_API int dkfac_optimizer_visit_state(dkfac_optimizer* object,
                                             const dkfac_state_visitor* visitor);
 DKFAC_C_API int dkfac_optimizer_describe(const dkfac_optimizer* object, const char** text);

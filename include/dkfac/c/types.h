@@ -60,6 +60,8 @@ typedef struct dkfac_tensor {
 
 typedef struct dkfac_comm dkfac_comm;
 
+typedef enum dkfac_reduce_op { DKFAC_REDUCE_SUM = 0, DKFAC_REDUCE_MAX = 1 } dkfac_reduce_op;
+
 typedef struct dkfac_comm_options {
   size_t struct_size;
   double timeout_s; /* Time limit of a collective, > 0; default 120. Callbacks keep their own
@@ -190,7 +192,7 @@ typedef struct dkfac_curvature_options {
   int64_t bucket_bytes;             /* Default 4 MiB. */
   int32_t gradient_wire, statistics_wire, weight_wire; /* dkfac_dtype; default DKFAC_SAME_DTYPE. */
 } dkfac_curvature_options;
-/* Execution on one device (core/context.h). */
+/* Execution on one device: ContextOptions (core/context.h). Not in C: backend, priority, stream. */
 typedef struct dkfac_context_options {
   size_t struct_size;
   dkfac_device device; /* Default CPU. */
@@ -208,6 +210,8 @@ typedef struct dkfac_record_scale {
                            micro-batches. */
 } dkfac_record_scale;
 
+/* StepArgs (core/report.h). Not in C: StepFlags::loss, a loss that is read on the device; set
+ * `loss_nonfinite`. */
 typedef struct dkfac_step_args {
   size_t struct_size;
   double lr;              /* Required by optimizers and by the KL clip; default NaN. */
@@ -217,7 +221,11 @@ typedef struct dkfac_step_args {
   int32_t stop;           /* 1: this rank wants to stop after the step. */
 } dkfac_step_args;
 #define DKFAC_INVERSE_STAGES 5
-/* StepReport (kfac/report.h), where each field is described. Set `struct_size` before the call. */
+/* StepReport (kfac/report.h), where each field is described. Set `struct_size` to the size of the
+ * struct before the call: a library newer than the program's header fills the fields that the
+ * program knows; one that is older refuses the report before the step runs.
+ * Not in C: the names of `without_inverse`, `statistics`, LaunchCounts::reason, and the parts of
+ * StepSeconds, statistics_a to gather. */
 typedef struct dkfac_step_report {
   size_t struct_size;
   int64_t step;
@@ -267,7 +275,9 @@ typedef enum dkfac_state_kind {
 
 /* Visits every value that determines later steps. A callback reads or writes the value in place;
  * tensors are contiguous host memory, valid until the callback returns. Each returns 0, or another
- * value after dkfac_set_callback_error(), which ends the visit with DKFAC_CALLBACK_FAILED. */
+ * value after dkfac_set_callback_error(): no other callback is called then, and the visit returns
+ * DKFAC_CALLBACK_FAILED. What callbacks had written stays: after a failed load the object has parts
+ * of two states. Load a whole one before the next step, or destroy the object. */
 typedef struct dkfac_state_visitor {
   size_t struct_size;
   void* user;
@@ -276,7 +286,8 @@ typedef struct dkfac_state_visitor {
   int (*real)(void* user, const char* name, int32_t kind, double* value);
 } dkfac_state_visitor;
 
-/* Copy of what this rank holds of the curvature of a layer (kfac/factors.h). */
+/* Copy of what this rank holds of the curvature of a layer (kfac/factors.h). Not in C:
+ * FactorCopy::statistics and damping. */
 typedef struct dkfac_factors dkfac_factors;
 typedef enum dkfac_factor {
   DKFAC_A_AVERAGE = 0, /* Running average without damping, on the owner. */
@@ -310,7 +321,8 @@ typedef struct dkfac_layer_grad {
 
 /* Distributed optimizers, which reduce gradients and update parameters: optim/optimizer.h has the
  * contract of each call. Per step: records where K-FAC wants them, dkfac_optimizer_grads_ready()
- * for every layer, then dkfac_optimizer_step(). */
+ * for every layer, then dkfac_optimizer_step(). Not in C: all_grads_ready(), pass_state() and
+ * resume(), which are for passes that are replayed as graphs. */
 typedef struct dkfac_optimizer dkfac_optimizer;
 
 typedef enum dkfac_optimizer_kind {
