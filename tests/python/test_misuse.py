@@ -87,6 +87,38 @@ def test_options_are_refused_where_they_are_given(option):
         attached(**option)
 
 
+@pytest.mark.parametrize("make", [attached, lambda **options: dkfac.KFACPreconditioner(net(), **options)])
+def test_micro_batches_are_accumulation_steps(make, monkeypatch):
+    from dkfac.torch import _distributed, _model
+    for module in (_distributed, _model):  # Refused before the ranks meet.
+        monkeypatch.setattr(module, "default_comm", lambda: pytest.fail("made a communicator"))
+    with pytest.raises(dkfac.InvalidArgument, match="micro_batches.*use accumulation_steps"):
+        make(micro_batches=2)
+
+
+@pytest.mark.parametrize("skipped", ["^haed", ["0", "BachNorm"], ["^2.weight$"]], ids=str)
+def test_patterns_of_layers_that_are_found_nowhere_are_refused(skipped):
+    wrong = skipped if isinstance(skipped, str) else skipped[-1]
+    for make in (attached, lambda **options: dkfac.KFACPreconditioner(net(), **options)):
+        with pytest.raises(dkfac.InvalidArgument) as refused:
+            make(skip_layers=skipped)
+        assert f"skip_layers has {wrong!r}" in str(refused.value) and "Modules are 0, 2" in str(refused.value)
+    attached(skip_layers=["ReLU", "^2"])  # Also a module that has no layer anyway,
+    attached(skip_layers=["BatchNorm", "embedding"])  # and classes of another model.
+
+
+def test_patterns_find_the_names_that_messages_have():
+    class Attention(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attention, self.norm = nn.MultiheadAttention(4, 2), nn.LayerNorm(4)
+    for model, name in ((Attention(), "attention.in_proj"), (nn.Linear(4, 3), "model")):
+        kfac = attached(model)[2]
+        assert name in [layer.name for layer in kfac.layers]
+        kfac.detach()
+        assert attached(model, skip_layers=f"^{name}$")[2].reasons()[name] == "named in skip_layers"
+
+
 def test_graphs_can_be_switched_off():
     model, optimizer, kfac = attached(graphs=False)
     train_step(model, optimizer, *batch())

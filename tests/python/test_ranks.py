@@ -92,6 +92,7 @@ def connections():
                if os.path.islink(f"/proc/self/fd/{fd}"))
 
 def train():
+    torch.manual_seed(0)  # The same gradients on both ranks.
     model = torch.nn.Linear(3, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     kfac = dkfac.attach(model, optimizer)
@@ -115,6 +116,150 @@ for start in range(2):
 def test_connections_of_earlier_trainings_are_closed(tmp_path):
     outputs = run_ranks(AGAIN, tmp_path, "", 2)
     assert outputs == ["0\n0", "0\n0"]
+
+
+ABORT = """
+import sys, time
+import torch.distributed as dist
+import dkfac.torch as dkfac
+from dkfac import _structs as c
+from dkfac._library import initialized, library
+from dkfac._preconditioner import Preconditioner, curvature_options
+rank = int(sys.argv[1])
+dist.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=rank, world_size=2)
+comm = dkfac.Comm.torch_tcp(timeout=100)
+spec = initialized(c.LayerSpec, library().dkfac_layer_spec_init, c.LINEAR)
+spec.in_, spec.out = 3, 2
+kfac = Preconditioner(comm, curvature_options())
+kfac.add_layer("fc", spec)
+start = time.monotonic()
+if rank == 1:
+    comm.abort("no data are left")
+try:
+    kfac.prepare()
+except dkfac.CommError as error:
+    print(error, time.monotonic() - start < 50)
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+def test_an_abort_reaches_the_other_ranks(tmp_path):
+    for said in run_ranks(ABORT, tmp_path, "", 2):
+        assert "rank 1 aborted the group: no data are left" in said and said.endswith("True")
+
+
+LOCAL = """
+import sys, torch
+import torch.distributed as dist
+import dkfac.torch as dkfac
+rank, mode = int(sys.argv[1]), sys.argv[3]
+dist.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=rank, world_size=2)
+comm = {"alone": dkfac.Comm.self, "tcp": dkfac.Comm.torch_tcp}.get(mode, dkfac.Comm.torch)()
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+kfac = dkfac.attach(model, optimizer, comm=comm)
+torch.manual_seed(rank)
+for step in range(3):
+    optimizer.zero_grad()
+    (model(torch.randn(4, 3)).square().mean() * (float("nan") if mode == "late" and step == 0 else 1)).backward()
+    if mode == "averaged" or (mode == "late" and step == 0):
+        for p in model.parameters():
+            dist.all_reduce(p.grad)
+            p.grad.div_(2)
+    try:
+        optimizer.step()
+    except dkfac.Error as error:
+        print(step, error)
+        break
+else:
+    print("trained")
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("mode, step", [("local", 0), ("tcp", 0), ("late", 1), ("averaged", None), ("alone", None)])
+def test_gradients_that_are_not_averaged_over_ranks_are_refused(tmp_path, mode, step):
+    for said in run_ranks(LOCAL, tmp_path, mode, 2):
+        if step is None:
+            assert said == "trained"
+        else:
+            assert said.startswith(f"{step} [dkfac] gradients differ between the 2 ranks, e.g. of layer '0'")
+            assert "DistributedDataParallel" in said
+
+
+LEFT = """
+import sys, torch
+import torch.distributed as dist
+import dkfac.torch as dkfac
+rank, view = int(sys.argv[1]), sys.argv[3] == "views"
+dist.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=rank, world_size=2)
+
+def train(given_up, none):
+    torch.manual_seed(0)
+    inner = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.Tanh(), torch.nn.Linear(5, 3))
+    model = torch.nn.parallel.DistributedDataParallel(inner, gradient_as_bucket_view=view)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    kfac = dkfac.attach(model, optimizer)
+    torch.manual_seed(rank)
+    for step in range(3):
+        if given_up and step > 0:
+            (100 * model(torch.ones(2, 4))).square().mean().backward()
+        optimizer.zero_grad(set_to_none=none)
+        model(torch.randn(6, 4)).square().mean().backward()
+        if given_up:
+            model(torch.ones(2, 4))  # For a metric.
+        optimizer.step()
+        assert kfac.last_report.updated
+    trained = torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+    optimizer.zero_grad(set_to_none=none)
+    model(torch.randn(6, 4)).square().mean().backward()
+    try:
+        model(torch.randn(6, 4)).square().mean().backward()
+    except dkfac.Error as error:
+        assert "accumulation_steps" in str(error), error
+        return trained
+    raise AssertionError("no error")
+
+for none in (False, True):
+    print(torch.equal(train(False, none), train(True, none)))
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("mode", ["views", "copies"])
+def test_passes_that_get_no_step(tmp_path, mode):
+    """They are dropped by all ranks where their gradients are gone, else refused by all."""
+    assert run_ranks(LEFT, tmp_path, mode, 2) == ["True\nTrue"] * 2
+
+
+EMPTY = """
+import sys, torch
+import torch.distributed as dist
+import dkfac.torch as dkfac
+rank = int(sys.argv[1])
+dist.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=rank, world_size=2)
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+kfac = dkfac.attach(model, optimizer)
+for step in range(3):
+    optimizer.zero_grad(set_to_none=False)
+    out = model(torch.randn(0 if rank == 1 and step == 1 else 6, 4))
+    if len(out) > 0:
+        out.square().mean().backward()
+    for p in model.parameters():
+        dist.all_reduce(p.grad)
+        p.grad.div_(2)
+    optimizer.step()
+    print(kfac.last_report.updated)
+dist.destroy_process_group()
+"""
+
+
+def test_a_rank_without_samples_needs_no_backward_pass(tmp_path):
+    assert run_ranks(EMPTY, tmp_path, "", 2) == ["True\nTrue\nTrue"] * 2
 
 
 GROUP = """

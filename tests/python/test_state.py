@@ -104,6 +104,80 @@ def test_wrong_states_are_refused_and_change_nothing():
                for k, v in good["state"].items())
 
 
+def settings_of(damping, statistics_interval, inverse_interval):
+    return {"damping": damping, "statistics_interval": statistics_interval, "inverse_interval": inverse_interval}
+
+
+FIRST = {"damping": 0.1, "inverse_interval": 2}
+RESUMED = {  # What the resumed run passes: what it then has.
+    "the same": (FIRST, settings_of(0.05, 1, 6)),
+    "nothing": ({}, settings_of(0.05, 1, 6)),
+    "another damping": ({"damping": 0.2, "inverse_interval": 2}, settings_of(0.2, 1, 6)),
+    "the default": ({"damping": 1e-3}, settings_of(1e-3, 1, 6)),
+    "other intervals": (dict(FIRST, statistics_interval=3, inverse_interval=3), settings_of(0.05, 3, 3)),
+}
+
+
+@pytest.mark.parametrize("form", ["attach", "KFAC"])
+@pytest.mark.parametrize("trained", [False, True])
+@pytest.mark.parametrize("case", RESUMED)
+def test_an_argument_that_was_changed_holds_against_a_loaded_state(case, trained, form):
+    def make_run(**options):
+        model, optimizer = make()
+        if form == "KFAC":
+            optimizer = dkfac.KFAC(model, lr=0.05, **options)
+            return model, optimizer, optimizer.preconditioner
+        return model, optimizer, dkfac.attach(model, optimizer, **options)
+    model, optimizer, kfac = make_run(**FIRST)
+    train(model, optimizer, data(2))
+    kfac.settings.update(damping=0.05, inverse_interval=6)  # As a schedule does.
+    train(model, optimizer, data(1))
+    state = copy.deepcopy(kfac.state_dict())
+
+    arguments, expected = RESUMED[case]
+    model, optimizer, kfac = make_run(**arguments)
+    if trained:
+        train(model, optimizer, data(1))
+    kfac.load_state_dict(state)
+    assert kfac.settings == expected
+    train(model, optimizer, data(2))
+    assert kfac.settings == expected == kfac._applied
+    assert kfac.last_report.damping == expected["damping"]
+
+    again = make_run(**arguments)[2]  # What was kept is kept in the next resumption, too.
+    again.load_state_dict(copy.deepcopy(kfac.state_dict()))
+    assert again.settings == expected
+    if case == "nothing":
+        again = make_run(**FIRST)[2]
+        again.load_state_dict(copy.deepcopy(kfac.state_dict()))
+        assert again.settings == expected
+
+
+def test_states_of_before_the_arguments_were_saved_can_be_loaded():
+    model, optimizer = make()
+    kfac = dkfac.attach(model, optimizer, damping=0.1)
+    train(model, optimizer, data(1))
+    state = copy.deepcopy(kfac.state_dict())
+    del state["arguments"]
+    kfac.detach()
+    kfac = dkfac.attach(model, optimizer, damping=0.2)
+    kfac.load_state_dict(state)
+    assert kfac.settings["damping"] == 0.1
+
+
+def test_settings_that_are_set_after_loading_hold():
+    model, optimizer = make()
+    kfac = dkfac.attach(model, optimizer)
+    train(model, optimizer, data(1))
+    kfac.load_state_dict(copy.deepcopy(kfac.state_dict()))
+    kfac.settings["damping"] = 0.3
+    train(model, optimizer, data(1))
+    assert kfac.last_report.damping == 0.3
+    kfac.settings["dampening"] = 0.3
+    with pytest.raises(dkfac.InvalidArgument, match="'dampening' is not one of the settings.*damping, statistics"):
+        train(model, optimizer, data(1))
+
+
 def test_memory_usage_counts_the_state():
     model, optimizer = make()
     kfac = dkfac.attach(model, optimizer)

@@ -6,7 +6,7 @@ import weakref
 import torch
 
 from .._library import Error
-from . import _checks
+from . import _checks, _state
 from ._model import ModelPreconditioner
 
 
@@ -70,20 +70,25 @@ class Attached(ModelPreconditioner):
                 del optimizer.step
 
 
-def attach(model, optimizer, damping=1e-3, *, statistics_interval=1, inverse_interval=1, **options):
+def attach(model, optimizer, damping=_state.Default(1e-3), *, statistics_interval=_state.Default(1),
+           inverse_interval=_state.Default(1), **options):
     """Preconditions the gradients of `model` by K-FAC in front of every optimizer.step(). Returns the preconditioner;
-    its detach() removes it. Collective where torch.distributed has several ranks.
+    its detach() removes it. Collective where torch.distributed has several ranks, over which the gradients have to be
+    averaged when optimizer.step() is called, as DistributedDataParallel does: only statistics are averaged here.
 
     model: the module that is called; it may be wrapped by DistributedDataParallel, before or after.
     optimizer: any torch.optim.Optimizer but LBFGS. A step that the ranks reject (a gradient or a statistic that is
         not finite) is skipped.
     damping: lambda of (F + lambda I)^-1, where F is that of single samples, whatever the size of the batch.
-    statistics_interval, inverse_interval: steps between two updates of the factors, and of the inverses.
+    statistics_interval, inverse_interval: steps between two updates of the factors, and of the inverses. These and
+        the damping are changed between two steps by `settings` of what attach() returns: a dict with their names, e.g.
+        kfac.settings["damping"] *= 0.9, which the next step uses (an interval: the next forward pass).
     comm: a dkfac.Comm; default: the ranks of torch.distributed, or one.
-    accumulation_steps: backward passes of a step; the loss of each is divided by their number.
+    accumulation_steps: backward passes of a step; the loss of each is divided by their number. More are an error.
     loss_reduction: "mean" over the samples of a pass, or "sum".
     grad_scaler: the GradScaler, or a callable that returns its scale.
-    skip_layers: regular expressions of names or classes of modules that get the first-order update.
+    skip_layers: regular expressions of names or classes of modules that get the first-order update; one that is found
+        in none, and names no class that could have curvature, is an error.
     batch_dim: dimension of the samples in the first tensor argument of the model, or a callable of its arguments that
         returns their number. Before torch 2.0 keyword arguments are not seen.
     graphs: on a CUDA device, preconditioning that is equal in many steps is launched as a CUDA graph; default True.

@@ -115,13 +115,34 @@ def release(tracker):
         del _owners[key]
 
 
+class Pass:
+    """A forward pass of the model in training mode. Its backward pass may come after other passes have begun."""
+
+    __slots__ = ("number", "batch", "loss_scale", "uses")
+
+    def __init__(self, number, batch, loss_scale):
+        self.number, self.batch, self.loss_scale = number, batch, loss_scale  # `batch`: its samples.
+        self.uses = {}  # layer -> its uses; (layer, "parts") -> {rows: layer}.
+
+
+def results(out):
+    """The tensors that a forward pass returns, of which a graph leads to its layers."""
+    if isinstance(out, torch.Tensor):
+        return [out] if out.grad_fn is not None else []
+    if isinstance(out, dict):
+        out = out.values()
+    elif not isinstance(out, (list, tuple)):
+        return []
+    return [tensor for part in out for tensor in results(part)]
+
+
 class Use:
     """One use of a layer in a forward pass: its input, until the gradient of its output arrives."""
 
-    __slots__ = ("layer", "x", "version", "moments", "arrived", "batch", "duplicate")
+    __slots__ = ("layer", "x", "version", "moments", "arrived", "of", "duplicate")
 
-    def __init__(self, layer, x, moments, batch, duplicate):
-        self.layer, self.x, self.moments, self.batch = layer, x.detach(), moments, batch
+    def __init__(self, layer, x, moments, of, duplicate):
+        self.layer, self.x, self.moments, self.of = layer, x.detach(), moments, of  # `of`: the Pass.
         self.version = x._version
         self.arrived = False
         self.duplicate = duplicate  # A second run of a checkpointed function, whose output has no backward pass.

@@ -8,6 +8,7 @@ from torch import nn
 
 from .._comm import Comm
 from .._library import Error, InvalidArgument, integer
+from ._layers import CLASSES
 from ._tensors import DTYPES
 
 
@@ -32,7 +33,7 @@ def refuse_model(model):
             raise InvalidArgument(f"[attach] {kind} has no shapes before its first forward pass; run one first")
 
 
-def refuse_options(comm, loss_reduction, grad_scaler, batch_dim, records_valid_until_step):
+def refuse_options(comm, loss_reduction, grad_scaler, batch_dim, options):
     if comm is not None and not isinstance(comm, Comm):
         raise InvalidArgument(f"[attach] comm is a {type(comm).__name__}; it must be a dkfac.Comm, e.g. that of "
                               "Comm.torch(group)")
@@ -43,7 +44,10 @@ def refuse_options(comm, loss_reduction, grad_scaler, batch_dim, records_valid_u
                               "returns the scale")
     if not callable(batch_dim):
         integer("attach", "batch_dim", batch_dim, least=0)
-    if records_valid_until_step:
+    if "micro_batches" in options:
+        raise InvalidArgument("[attach] micro_batches is set by the number of backward passes of a step; use "
+                              "accumulation_steps")
+    if options.get("records_valid_until_step"):
         raise InvalidArgument("[attach] records_valid_until_step: tensors of a pass do not live until the step")
 
 
@@ -54,7 +58,15 @@ def number_of(dtype, name="dtype"):
     raise InvalidArgument(f"[attach] {name} is {dtype!r}; it must be one of " + ", ".join(map(str, DTYPES)))
 
 
-def patterns(skip_layers):
+def texts_of(name, module):
+    """What an expression of skip_layers is compared with: the name of a module, its class, and that of its layer."""
+    texts = [name, type(module).__name__, type(module).__name__.lower()]
+    if isinstance(module, nn.MultiheadAttention):
+        texts.append(name + ".in_proj")
+    return texts if name else texts + ["model"]
+
+
+def patterns(skip_layers, model):
     found = []
     for pattern in [skip_layers] if isinstance(skip_layers, (str, re.Pattern)) else skip_layers or ():
         try:
@@ -62,7 +74,24 @@ def patterns(skip_layers):
         except (re.error, TypeError) as error:
             raise InvalidArgument(f"[attach] skip_layers has {pattern!r}, which is no regular expression: "
                                   f"{error}") from None
+    modules = dict(model.named_modules())
+    texts = [text for name, module in modules.items() for text in texts_of(name, module)]
+    for kind in CLASSES:  # A list for several models may name classes that this one does not have.
+        texts += [kind.__name__, kind.__name__.lower()]
+    for pattern in found:
+        if not any(pattern.search(text) for text in texts):
+            names = [name or "model" for name, module in modules.items() if module._parameters]
+            shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+            raise InvalidArgument(f"[attach] skip_layers has {pattern.pattern!r}, which is found in no name and no "
+                                  f"class of a module; correct it or leave it out. Modules are {shown}")
     return found
+
+
+def refuse_settings(settings, known):
+    if settings.keys() != known.keys():
+        wrong = ", ".join(sorted(map(repr, settings.keys() ^ known.keys())))
+        raise InvalidArgument(f"[settings] {wrong} is not one of the settings, or missing; they are " +
+                              ", ".join(known))
 
 
 def refuse_place(device, process, layers):

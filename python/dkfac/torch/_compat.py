@@ -6,6 +6,7 @@ import torch
 
 from .. import _structs as c
 from .._library import InvalidArgument, integer, real
+from . import _checks
 from ._model import ALL_KINDS, ModelPreconditioner
 
 _logger = logging.getLogger(__name__)
@@ -94,6 +95,7 @@ class KFACPreconditioner(ModelPreconditioner):
         self._decay = self.factor_decay
         first = self.kl_clip
         self._clip = 0.0 if first is None else float(first)
+        _checks.refuse_options(comm, "mean", grad_scaler, 0, options)  # Before a communicator is made.
         from ._distributed import default_comm
         comm = comm if comm is not None else default_comm()
         wide = torch.float64 in (inv_dtype, factor_dtype)

@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from .. import _structs as c
 from .._comm import Comm, from_backend
-from .._library import CommError, InvalidArgument
+from .._library import CommError, Error, InvalidArgument
 
 _groups = []  # Groups made here, which are destroyed before the interpreter ends.
 _unused = []  # Those of them whose communicators are gone.
@@ -140,6 +140,46 @@ def make_tcp(timeout=120.0):
     dist.broadcast_object_list(address, src=0)
     host, port = address[0]
     return Comm.tcp(dist.get_rank(), dist.get_world_size(), host, port, timeout)
+
+
+def same_gradients(comm, layers, device):
+    """Raises on all ranks where gradients differ between them: without DistributedDataParallel each layer would get
+    the local gradient of one rank. Compares a few elements of the first and the last layers; returns whether that told
+    anything. Collective over torch.distributed, by its default group, whose calls no other thread makes now; a `comm`
+    of other ranks is not checked."""
+    if comm.size == 1 or not (dist.is_available() and dist.is_initialized() and dist.get_world_size() == comm.size):
+        return True
+    backend = dist.get_backend()
+    host = "gloo" in backend or backend == "undefined"  # The latter has gloo for the host.
+    if not host and (backend != "nccl" or device.type != "cuda"):
+        return True
+    chosen = layers[:2] + layers[2:][-2:]
+    values = torch.cat([torch.zeros(1, dtype=torch.float64), *map(_some_elements, chosen)])
+    strange = not bool(torch.isfinite(values).all())  # The step itself is to find that.
+    values = torch.zeros_like(values) if strange else values
+    both = torch.cat([values, -values, torch.tensor([float(strange)], dtype=torch.float64)])
+    both = both.to("cpu" if host else device)
+    dist.all_reduce(both, op=dist.ReduceOp.MAX)
+    most, least = both[:-1].cpu().chunk(2)
+    spread, size = float((most + least).max()), float(torch.maximum(most, least).max())
+    if float(both[-1]) > 0 or size == 0:
+        return False
+    if spread > 1e-3 * size:
+        raise Error(f"[dkfac] gradients differ between the {comm.size} ranks, e.g. of layer '{chosen[0].name}' or "
+                    f"'{chosen[-1].name}', by up to {spread / size:.1g} of the largest; average them over the ranks "
+                    "before the step, as DistributedDataParallel does; or pass comm=dkfac.Comm.self() where each rank "
+                    "trains a model of its own")
+    return True
+
+
+def _some_elements(layer, count=16):
+    """As many elements of the gradient of a layer, on the host; what it does not have is zero."""
+    found, grad = torch.zeros(count, dtype=torch.float64), layer.weight_grad()
+    if grad is not None and grad.layout is torch.strided:
+        part = grad.detach().reshape(-1)
+        part = part[::max(1, part.numel() // count)][:count]
+        found[:len(part)] = part.to("cpu", torch.float64)
+    return found
 
 
 def default_comm():

@@ -9,6 +9,17 @@ from ._tensors import DTYPES, point
 WIDE = (torch.float64, torch.float32)
 
 
+def _values(grad):
+    return grad._values() if grad.layout is torch.sparse_coo else grad
+
+
+def any_nonzero(grads):
+    """Whether an element is not 0, e.g. NaN; None counts as zeros. Waits for the device."""
+    with torch.no_grad():
+        found = [_values(grad).any() for grad in grads if grad is not None]
+        return bool(found and torch.stack(found).any())
+
+
 class Gradients:
     """Gradients of the layers with curvature: an array whose pointers are set in every step. `others`: the
     optimizer's parameters without curvature."""
@@ -65,8 +76,8 @@ class Gradients:
         if not self.unseen:
             return True
         with torch.no_grad():
-            values = [g._values() if g.layout is torch.sparse_coo else g for g in self.unseen]
-            zeros = torch.stack([v.mul(0).sum(dtype=torch.float32) for v in values])  # NaN, or 0 where all is finite.
+            # NaN, or 0 where all is finite.
+            zeros = torch.stack([_values(g).mul(0).sum(dtype=torch.float32) for g in self.unseen])
             return bool(torch.isfinite(zeros).all())
 
     def write_back(self):

@@ -294,6 +294,7 @@ def _first_order(module):
 
 _KINDS = [(nn.Linear, LinearLayer), (nn.Conv2d, ConvLayer), (nn.Conv1d, ConvLayer), (nn.BatchNorm1d, NormLayer),
           (nn.BatchNorm2d, NormLayer), (nn.LayerNorm, NormLayer), (nn.Embedding, EmbeddingLayer)]
+CLASSES = [kind for kind, _ in _KINDS] + [nn.MultiheadAttention]  # Of modules that may have curvature.
 
 
 def _layer_of(name, module, skipped, wanted):

@@ -9,25 +9,26 @@ from .. import _structs as c
 from .._library import DataError, Error, InvalidArgument, NumericError, integer
 from .._preconditioner import Preconditioner, curvature_options
 from . import _capture, _checks, _state
-from ._distributed import default_comm
+from ._distributed import default_comm, same_gradients
 from ._gradients import WIDE, Gradients
 from ._layers import Layer, LinearLayer, find_layers
+from ._records import Records
 from ._reports import Reports
-from ._tensors import device_struct, tensor_struct
+from ._tensors import device_struct
 
 ALL_KINDS = (c.LINEAR, c.CONV2D, c.NORM, c.EMBEDDING)
 
 
-class ModelPreconditioner(Reports, _state.Stateful):
+class ModelPreconditioner(Records, Reports, _state.Stateful):
     """Preconditions the gradients of a model in place; dkfac.torch.attach() describes the arguments. `owned`: ids of
     the parameters that the optimizer has; a layer that lacks one of them is left alone. Default: all."""
 
     def __init__(self, model, *, comm=None, accumulation_steps=1, loss_reduction="mean", grad_scaler=None,
                  skip_layers=(), batch_dim=0, kinds=ALL_KINDS, scaling=None, owned=None, graphs=True, **options):
         _checks.refuse_model(model)
-        _checks.refuse_options(comm, loss_reduction, grad_scaler, batch_dim, options.get("records_valid_until_step"))
+        _checks.refuse_options(comm, loss_reduction, grad_scaler, batch_dim, options)
         accumulation_steps = integer("attach", "accumulation_steps", accumulation_steps, least=1)
-        patterns = _checks.patterns(skip_layers)
+        patterns = _checks.patterns(skip_layers, model)
         self.model = model
         self.device = _checks.device_of(model)
         self.comm = comm if comm is not None else default_comm()
@@ -39,6 +40,7 @@ class ModelPreconditioner(Reports, _state.Stateful):
         self.batch_dim = batch_dim
         # (layer, positions) -> (a, g): A is divided by a, output gradients by g in place of 1/samples.
         self.scaling = scaling
+        self._explicit = _state.take_settings(options)
         wide = any(p.dtype == torch.float64 for p in model.parameters())
         dtype = options.pop("dtype", None)
         if dtype is None:
@@ -51,8 +53,7 @@ class ModelPreconditioner(Reports, _state.Stateful):
         self._ordered = options.get("sharing") == "reduce" or options.get("inverse_method") == "ekfac"
 
         def skip(name, module):
-            texts = (name, type(module).__name__, type(module).__name__.lower())
-            return any(p.search(t) for p in patterns for t in texts)
+            return any(p.search(t) for p in patterns for t in _checks.texts_of(name, module))
         self.layers = find_layers(model, skip, kinds, "reduce" if self._ordered else "expand")
         for layer in self.layers:
             layer.second = batch_dim == 1
@@ -61,24 +62,23 @@ class ModelPreconditioner(Reports, _state.Stateful):
         self._owned = owned
         self._watched = [layer for layer in self.layers if layer.reason is None]
         self._by_weight = {id(layer.weight): layer for layer in self._watched}
-        self.settings = {"damping": self.options.damping, "statistics_interval": self.options.statistics_interval,
-                         "inverse_interval": self.options.inverse_interval}
-        self._applied = dict(self.settings)
+        self.settings = {name: getattr(self.options, name) for name in _state.SETTINGS}
+        self._arguments, self._applied = dict(self.settings), dict(self.settings)
         self.last_report = None
         self.steps = 0
+        self._compare_until = 8 if self.comm.size > 1 else 0  # Steps in which ranks compare their gradients.
         self._process = os.getpid()
         self._make = functools.partial(Preconditioner, self.comm, self.options, device_struct(self.device), graphs)
         self._make()  # Checks the options before any pass.
         self._preconditioner = None
         self._pending = None   # A loaded state, until the first pass.
         self._inside = False   # The forward pass of the model is running.
-        self._seen = False     # A forward pass of this step was seen.
-        self._batch = None     # Its samples.
-        self._loss_scale = 1.0
-        self._uses = {}        # (layer, rows) -> uses in this pass.
+        self._pass_count = 0   # Forward passes in training mode.
+        self._pass = None      # The last one of this step, or the one whose backward pass runs.
+        self._superseding = None  # Number of the first one that began when those of a step were recorded.
         self._paused = 0
         self._uncaught = {}    # id of a weight -> (layer, hook that notes its gradients), until a use of it is caught.
-        self._missed = set()   # ids of weights that got a gradient in this step without a use that was caught.
+        self._missed = {}      # id of a weight that got a gradient without a use that was caught -> the pass.
         taken = _capture.claim(self, self._watched)
         if taken is not None:
             raise InvalidArgument(f"[attach] the gradient of layer '{taken.name}' has a preconditioner; detach() it "
@@ -89,33 +89,44 @@ class ModelPreconditioner(Reports, _state.Stateful):
         self._hooks = [_capture.before_forward(model, _capture.Hook(self, "_enter")),
                        model.register_forward_hook(_capture.Hook(self, "_leave"))]
 
-    # --- forward and backward ------------------------------------------------------------------------------------------
+    # --- forward and backward -----------------------------------------------------------------------------------------
 
     def _enter(self, model, args, kwargs=None):
         if self._paused or not (torch.is_grad_enabled() and model.training):
             return
         _checks.refuse_pass(model)
         _checks.refuse_place(self.device, self._process, self._watched)
-        if self._leftover():
-            self.reset_batch()
         self._apply_settings()
-        self._seen, self._inside = True, True
-        self._uses = {}
-        self._batch = self._samples(args, kwargs or {})
-        self._loss_scale = self._current_scale()
-        built = self._preconditioner
-        if built is None or built.wants_statistics():
+        self._pass_count += 1
+        self._pass = _capture.Pass(self._pass_count, self._samples(args, kwargs or {}), self._current_scale())
+        self._inside = True
+        if not self._leftover():
+            self._superseding = None
+        elif self._superseding is None:
+            self._superseding = self._pass_count
+        if self._due():
             _capture.activate(self, self._by_weight)
 
-    def _leftover(self):
-        """Whether the records are of passes that no step will use: its step was skipped, or their gradients were
-        dropped before all passes of a step had run, e.g. at the end of an epoch."""
-        recorded = [layer for layer in self.layers if layer.records > 0]
-        return recorded and (any(layer.records >= self.accumulation_steps for layer in recorded)
-                             or all(p.grad is None for layer in recorded for p in layer.parameters()))
-
     def _leave(self, model, args, out):
+        if self._inside and self._due():
+            one = self._pass
+            for tensor in _capture.results(out):
+                tensor.register_hook(lambda grad: self._return_to(one))
         self._inside = False
+
+    def _return_to(self, one):
+        """The backward pass of a forward pass begins. A checkpoint within runs its part again, as a part of it."""
+        if self._pass is not None:
+            self._pass = one
+
+    def _due(self):
+        return self._preconditioner is None or self._preconditioner.wants_statistics()
+
+    def _current_scale(self):
+        scaler = self.grad_scaler
+        if scaler is None:
+            return 1.0
+        return float(scaler.get_scale() if hasattr(scaler, "get_scale") else scaler())
 
     def _samples(self, args, kwargs):
         if callable(self.batch_dim):
@@ -129,7 +140,7 @@ class ModelPreconditioner(Reports, _state.Stateful):
     def used(self, function, layer, x, weight, out, moments=None):
         """A function of torch has used the weight of a layer, and computed these moments of its input."""
         if (self._paused or layer.reason is not None or not layer.module.training or not out.requires_grad
-                or not self._seen):
+                or self._pass is None):
             return
         if moments is not None and moments[0].numel() == 0 and x.numel() > 0:
             return self._give_up(layer, "it normalises by running averages")
@@ -140,19 +151,19 @@ class ModelPreconditioner(Reports, _state.Stateful):
             part = self._part(layer, weight)
             if part is None:
                 return
-        elif self._uses.get((layer, "parts")):
+        elif self._pass.uses.get((layer, "parts")):
             return self._give_up(layer, "its weight is used as a whole and in parts")
-        count = self._uses.get(part, 0) + 1
+        count = self._pass.uses.get(part, 0) + 1
         duplicate = count > 1 and not self._inside
         if not duplicate:
-            self._uses[part] = count
+            self._pass.uses[part] = count
             if count > 1:
                 return self._give_up(layer, "it is used several times in one forward pass")
         if self._preconditioner is None:
             part.learn(x, out)
         if part.kind == c.NORM and (moments is None or moments[0].dtype not in WIDE):
             moments = part.moments(x)
-        use = _capture.Use(part, x, moments, self._batch, duplicate)
+        use = _capture.Use(part, x, moments, self._pass, duplicate)
         out.register_hook(lambda grad: self._arrived(use, grad))
 
     def _part(self, layer, weight):
@@ -163,8 +174,8 @@ class ModelPreconditioner(Reports, _state.Stateful):
                 or not weight.is_contiguous() or first % width != 0):
             return self._give_up(layer, "a view of its weight is used")
         rows = (first // width, first // width + weight.shape[0])
-        parts = self._uses.setdefault((layer, "parts"), {})
-        if layer.rows is None and layer in self._uses:
+        parts = self._pass.uses.setdefault((layer, "parts"), {})
+        if layer.rows is None and layer in self._pass.uses:
             return self._give_up(layer, "its weight is used as a whole and in parts")
         known = getattr(layer, "parts", None)
         if known is None:
@@ -216,53 +227,11 @@ class ModelPreconditioner(Reports, _state.Stateful):
 
     def _noted(self, key, grad):
         """A weight of which no use was caught gets a gradient from a pass of this rank."""
-        if self._seen and not self._paused and key in self._uncaught and self._uncaught[key][0].module.training:
-            self._missed.add(key)
+        if (self._pass is not None and not self._paused and key in self._uncaught
+                and self._uncaught[key][0].module.training):
+            self._missed[key] = self._pass.number
 
-    # --- records -------------------------------------------------------------------------------------------------------
-
-    def _record(self, layer, use, grad):
-        if layer.records >= self.accumulation_steps:
-            raise Error(f"[dkfac] layer '{layer.name}' was recorded more than accumulation_steps = "
-                        f"{self.accumulation_steps} times before the step; set accumulation_steps to the number of "
-                        "backward passes of a step")
-        if grad.numel() == 0:  # No rows: as a pass that did not use the layer, but counted alike on all ranks.
-            if use.batch == 0 and self.comm.size == 1:
-                raise InvalidArgument("[dkfac] the batch has no samples; leave such a pass out")
-            return self._send(layer, *layer.placeholder())
-        x, moments = use.x, use.moments
-        if moments is not None:
-            moments = layer.form_moments(moments, x, use.batch)
-        self._send(layer, layer.form(x, use.batch), layer.form(grad, use.batch), moments,
-                   use.batch if grad.dim() >= layer.batched else 1)
-        layer.valid = True
-
-    def _current_scale(self):
-        scaler = self.grad_scaler
-        if scaler is None:
-            return 1.0
-        return float(scaler.get_scale() if hasattr(scaler, "get_scale") else scaler())
-
-    def _send(self, layer, x, grad, moments=None, batch=None):
-        """Records one pass. Gradients of a mean over n samples in each of m passes are multiplied by n m; `batch` is
-        n, also where the rows of the layer are not those of the samples. A is a mean over rows."""
-        pre, rows = self._preconditioner, grad.shape[0]
-        samples = batch if batch and self.scaling is None else rows
-        passes, ranks = self.accumulation_steps, self.comm.size
-        all_samples = max(1, samples * passes)
-        of_a, of_g = 1, 1 / all_samples if self.loss_reduction == "mean" else 1
-        if self.scaling is not None:
-            of_a, of_g = self.scaling(layer, layer.positions(rows, grad))
-        of_grad = c.RecordScale(self._loss_scale * of_g, all_samples * ranks)
-        layer.records += 1  # Also where recording fails half-way: the next pass drops what was recorded.
-        if layer.kind == c.NORM:
-            grad = grad if grad.dtype == x.dtype else grad.to(x.dtype)
-            mean, inv_std = moments
-            pre.record_normalization(layer.id, tensor_struct(x), tensor_struct(mean), tensor_struct(inv_std),
-                                     tensor_struct(grad), of_grad)
-        else:
-            pre.record_input(layer.id, tensor_struct(x), c.RecordScale(1.0, max(1, rows * passes) * ranks * of_a))
-            pre.record_grad_output(layer.id, tensor_struct(grad), of_grad)
+    # --- layers -------------------------------------------------------------------------------------------------------
 
     def _build(self):
         """Registers the layers as the first pass has used them; collective over the ranks."""
@@ -307,6 +276,7 @@ class ModelPreconditioner(Reports, _state.Stateful):
     def _apply_settings(self, force=False):
         """Passes changed settings on, unless records were made under the old ones."""
         pre = self._preconditioner
+        _checks.refuse_settings(self.settings, self._applied)
         if pre is None or (self.settings == self._applied and not force):
             return
         if any(layer.records for layer in self.layers):
@@ -314,15 +284,15 @@ class ModelPreconditioner(Reports, _state.Stateful):
         pre.set_curvature(**self.settings)
         self._applied = dict(self.settings)
 
-    # --- step ----------------------------------------------------------------------------------------------------------
+    # --- step ---------------------------------------------------------------------------------------------------------
 
     def curved(self):
         return [layer for layer in self.layers if layer.reason is None]
 
     def step(self, lr=None):
         """Preconditions the gradients in place; collective. Returns the report of the step."""
-        due = self._preconditioner is None or self._preconditioner.wants_statistics()
-        if due and not self._seen:
+        due = self._due()
+        if due and self._pass is None:
             raise Error("[dkfac] step() needs statistics, and no forward pass of the attached module in training mode, "
                         "with gradients enabled, was seen since the last one; call that module, or detach()")
         if self._preconditioner is None:
@@ -333,6 +303,7 @@ class ModelPreconditioner(Reports, _state.Stateful):
             raise Error(f"[dkfac] layer '{missed.name}' has a gradient, but no use of its weight by torch.nn."
                         f"functional.{missed.function}() was seen; name it in skip_layers")
         if due:
+            self._refuse_unrecorded()
             for layer in layers:
                 _checks.refuse_replaced(layer)
                 if layer.records < self.accumulation_steps:
@@ -340,6 +311,10 @@ class ModelPreconditioner(Reports, _state.Stateful):
         if self._applied["damping"] != self.settings["damping"]:
             pre.set_curvature(**dict(self._applied, damping=self.settings["damping"]))
             self._applied["damping"] = self.settings["damping"]
+        if self._compare_until > 0:
+            self._compare_until -= 1
+            if same_gradients(self.comm, layers, self.device):
+                self._compare_until = 0
         grads = self._gradients
         grads.collect(everywhere=self.comm.size > 1)
         try:
@@ -354,30 +329,6 @@ class ModelPreconditioner(Reports, _state.Stateful):
         self.steps += 1
         self.last_report = report
         return report
-
-    def _fill(self, layer):
-        """Completes the records of a layer that some passes of the step did not use, with samples of zeros."""
-        if layer.records == 0:
-            grad = layer.weight_grad()
-            frozen = not layer.module.training and grad is not None and self.comm.size > 1
-            if frozen:
-                raise Error(f"[dkfac] layer '{layer.name}' was put into eval mode during training on several ranks; "
-                            "name it in skip_layers")
-            layer.valid = layer.valid and layer.module.training
-        while layer.records < self.accumulation_steps:
-            self._send(layer, *layer.placeholder())
-
-    def _end_step(self):
-        _capture.deactivate(self)
-        for layer in self.layers:
-            layer.records = 0
-        self._uses, self._inside, self._seen, self._missed = {}, False, False, set()
-
-    def reset_batch(self):
-        """Drops the records made since the last step; collective where any were made."""
-        if self._preconditioner is not None and any(layer.records for layer in self.layers):
-            self._preconditioner.step(None, lr=1.0, reject=True)  # A KL clip wants a rate, also here.
-        self._end_step()
 
     @contextlib.contextmanager
     def paused(self):

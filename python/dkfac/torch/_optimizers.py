@@ -7,7 +7,7 @@ that zero_grad() replaces. Groups, schedulers and state_dict() would have to be 
 import torch
 
 from .._library import InvalidArgument, real
-from . import _checks
+from . import _checks, _state
 from ._model import ModelPreconditioner
 
 
@@ -18,8 +18,9 @@ class KFAC(torch.optim.SGD):
     of the curvature is part of state_dict().
     """
 
-    def __init__(self, model, lr, momentum=0.9, weight_decay=0.0, nesterov=False, *, params=None, damping=1e-3,
-                 statistics_interval=1, inverse_interval=1, **options):
+    def __init__(self, model, lr, momentum=0.9, weight_decay=0.0, nesterov=False, *, params=None,
+                 damping=_state.Default(1e-3), statistics_interval=_state.Default(1),
+                 inverse_interval=_state.Default(1), **options):
         super().__init__(model.parameters() if params is None else params, lr=lr, momentum=momentum,
                          weight_decay=weight_decay, nesterov=nesterov)
         self.preconditioner = ModelPreconditioner(

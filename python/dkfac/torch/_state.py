@@ -6,6 +6,7 @@ from .._library import DataError, Error
 from ._tensors import view_of
 
 
+SETTINGS = ("damping", "statistics_interval", "inverse_interval")  # What may change between two steps.
 _KEYS = {"version", "rank", "ranks", "steps", "state", "valid", "settings"}
 
 
@@ -76,8 +77,36 @@ def bytes_of(preconditioner):
     return parts
 
 
+class Default:
+    """The default of an argument for a setting, which is not the same as the number passed by the caller: a state that
+    is loaded leaves the latter."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def __repr__(self):
+        return repr(self.value)
+
+
+def take_settings(options):
+    """Puts numbers in place of defaults. Returns the names of the settings that the caller has passed."""
+    passed = {name for name in SETTINGS if name in options and not isinstance(options[name], Default)}
+    options.update({name: value.value for name, value in options.items() if isinstance(value, Default)})
+    return passed
+
+
 class Stateful:
     """State of a ModelPreconditioner, on the records, layers and settings that it has."""
+
+    def _merge_settings(self, state):
+        """(settings, arguments) after loading: those of the state, but for an argument that the caller has changed
+        from what the run that saved was given. A run that resumes with its own arguments thus keeps what it had set
+        since, e.g. a damping that it lets decay."""
+        settings, arguments = dict(state["settings"]), dict(state.get("arguments", self._arguments))
+        for name in self._explicit:
+            if arguments[name] != self._arguments[name]:
+                settings[name] = arguments[name] = self._arguments[name]
+        return settings, arguments
 
     def _refuse_records(self, operation):
         """Walking through the state would drop them."""
@@ -95,7 +124,7 @@ class Stateful:
         else:
             kept = self._pending or {"state": None, "valid": []}
         return {**kept, "version": 1, "rank": self.comm.rank, "ranks": self.comm.size, "steps": self.steps,
-                "settings": dict(self.settings)}
+                "settings": dict(self.settings), "arguments": dict(self._arguments)}
 
     def check_state(self, state):
         """Raises DataError where load_state_dict() would. Drops the records made since the last step."""
@@ -106,9 +135,12 @@ class Stateful:
 
     def load_state_dict(self, state):
         """Before the first pass, or between two steps; collective after the first pass. A state that was saved before
-        the first pass has no curvature: training begins anew with it."""
+        the first pass has no curvature: training begins anew with it. Damping and intervals are those of the state,
+        except for arguments that were passed here and differ from those that the saved run was given; what `settings`
+        is to have instead is set after this."""
         self.check_state(state)
-        self.steps, self.settings = state["steps"], dict(state["settings"])
+        self.settings, self._arguments = self._merge_settings(state)
+        self.steps = state["steps"]
         self._pending = state
         if self._preconditioner is not None:
             if state["state"] is None:
