@@ -31,7 +31,8 @@ struct Options : dkfac_curvature_options {
 };
 
 /// Preconditions the gradients of a model in front of each step of its optimizer. For the CPU and
-/// one process. The model may run in any thread; the functions are called from one at a time.
+/// one process. A weight has one Kfac: a second one is refused until the first is destroyed. The
+/// model may run in any thread; the functions are called from one at a time.
 class Kfac {
  public:
   /// `model` is owned by a shared_ptr or a module holder. `optimizer` is any but LBFGS, has

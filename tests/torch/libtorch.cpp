@@ -11,68 +11,9 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "dkfac/torch.hpp"
-
-using namespace dkfac;  // Must not hide ::torch.
-using libtorch::Error;
-using libtorch::Kfac;
-using torch::nn::AnyModule;
+#include "support.hpp"
 
 namespace {
-
-constexpr double kEps = std::numeric_limits<double>::epsilon();
-constexpr double kLambda = 0.1;
-
-libtorch::Options options() {
-  libtorch::Options o;
-  o.damping = kLambda;
-  o.inverse_method = DKFAC_EIGEN;
-  return o;
-}
-
-torch::Tensor rand(std::vector<std::int64_t> shape) { return torch::randn(shape, torch::kDouble); }
-
-/// Any module in f64 with its optimizer; `kfac` may be null.
-struct Model {
-  explicit Model(torch::nn::Sequential layers, const libtorch::Options& o = options())
-      : net(std::move(layers)) {
-    net->to(torch::kDouble);
-    sgd = std::make_unique<torch::optim::SGD>(net->parameters(), 1.0);
-    kfac = std::make_unique<Kfac>(*net, *sgd, o);
-  }
-  void backward(const torch::Tensor& x) {
-    sgd->zero_grad();
-    torch::Tensor y = net->forward(x);
-    const torch::Tensor weights =
-        torch::linspace(0.5, 2, y.numel(), torch::kDouble).view(y.sizes());
-    ((y + 0.1 * y * y) * weights).sum().div(static_cast<double>(x.size(0))).backward();
-  }
-  std::vector<torch::Tensor> grads() const {
-    std::vector<torch::Tensor> all;
-    for (const auto& p : net->parameters()) all.push_back(p.grad().clone());
-    return all;
-  }
-  torch::nn::Sequential net;
-  std::unique_ptr<torch::optim::SGD> sgd;
-  std::unique_ptr<Kfac> kfac;
-};
-
-double distance(const std::vector<torch::Tensor>& a, const std::vector<torch::Tensor>& b) {
-  double most = 0;
-  for (std::size_t i = 0; i < a.size(); ++i)
-    most = std::max(most, ((a[i] - b[i]).norm() / b[i].norm().clamp_min(1e-30)).item<double>());
-  return most;
-}
-
-template <class F>
-void refuse(F&& call, const std::string& text) {
-  try {
-    call();
-    ADD_FAILURE() << "no error with: " << text;
-  } catch (const Error& e) {
-    EXPECT_NE(std::string(e.what()).find(text), std::string::npos) << e.what();
-  }
-}
 
 struct Case {
   std::string name;
@@ -375,6 +316,26 @@ TEST(LibTorch, MayBeDestroyedBetweenForwardAndBackward) {
   model.kfac = std::make_unique<Kfac>(*model.net, *model.sgd, options());
   model.backward(rand({8, 4}));
   EXPECT_TRUE(model.kfac->step());
+}
+
+TEST(LibTorch, AWeightHasOneKfac) {
+  Model model(mlp());
+  Model reference(copy_of(model));
+  refuse([&] { Kfac(*model.net, *model.sgd, options()); }, "the weight of layer '0' already has");
+  libtorch::Options first = options(), last = options();
+  first.skip = {"2"};
+  last.skip = {"0"};
+  refuse([&] { Kfac(*model.net, *model.sgd, last); }, "the weight of layer '2' already has");
+  const torch::Tensor x = rand({8, 4});
+  model.backward(x);
+  reference.backward(x);
+  EXPECT_TRUE(model.kfac->step() && reference.kfac->step());
+  EXPECT_EQ(distance(model.net->parameters(), reference.net->parameters()), 0);
+  model.kfac = nullptr;  // Makes room, and weights may be divided.
+  Kfac lower(*model.net, *model.sgd, first);
+  const Kfac upper(*model.net, *model.sgd, last);
+  model.backward(x);
+  EXPECT_TRUE(lower.step());
 }
 
 TEST(LibTorch, WhatHasNoCurvatureIsNamedWithTheReason) {

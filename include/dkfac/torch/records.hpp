@@ -183,9 +183,19 @@ struct Observer {
     }
   };
 
+  /// Throws where another Kfac has one of the weights: their directions would be preconditioned
+  /// twice.
   void add(const std::shared_ptr<State>& state) {
     {
       const std::scoped_lock lock(mutex);
+      for (const auto& weak : states)
+        if (const auto other = weak.lock())
+          for (const auto& layer : state->layers)
+            if (layer.reason.empty() &&
+                other->by_weight.contains(layer.weight.unsafeGetTensorImpl()))
+              throw Error("[Kfac] the weight of layer '" + layer.name +
+                          "' already has a Kfac; destroy that one first, or name the layer in "
+                          "Options::skip");
       states.emplace_back(state);
       if (callback == at::INVALID_CALLBACK_HANDLE)
         callback = at::addGlobalCallback(at::RecordFunctionCallback(&before, &after)
