@@ -63,10 +63,11 @@ TEST(Adamw, EqualsTheFormulaOverTwentyStepsWithAChangingRate) {
 /// One weight in f64, with an optimizer of its own.
 class OneWeight {
  public:
-  explicit OneWeight(const optim::AdamwOptions& options)
+  explicit OneWeight(const optim::AdamwOptions& options, double weight_lr = 1)
       : optimizer_(optim::make_adamw(comm::make_self(), options)) {
-    id_ = optimizer_->add_layer("fc", LinearSpec{.in = 1, .out = 1, .bias = false},
-                                {view_of(&w, {1}), {}, view_of(&g_, {1}), {}});
+    id_ = optimizer_->add_layer(
+        "fc", LinearSpec{.in = 1, .out = 1, .bias = false},
+        {.weight = view_of(&w, {1}), .weight_grad = view_of(&g_, {1}), .weight_lr = weight_lr});
     optimizer_->prepare();
   }
   kfac::StepReport step(double gradient, std::optional<double> momentum = {}) {
@@ -101,6 +102,13 @@ TEST(Adamw, TheFirstUpdateIsAsLongAsTheRateWhateverTheGradient) {
     (void)one.step(gradient);
     EXPECT_NEAR(one.w, 1 - std::copysign(0.1, gradient), 4 * eps<double>);  // c = 4 roundings
   }
+}
+
+TEST(Adamw, MultipliesTheRateOfUpdateAndDecay) {
+  OneWeight half({.epsilon = 1e-30, .weight_decay = 0.2}, 0.5);
+  (void)half.step(-3);
+  // w - lr wd w - lr sign(g) with lr = 0.5 * 0.1; c = 4 roundings.
+  EXPECT_NEAR(half.w, 1 - 0.05 * 0.2 + 0.05, 4 * eps<double>);
 }
 
 TEST(Adamw, TakesAMomentumForEachStep) {

@@ -90,6 +90,15 @@ TEST(TrustRatio, IsOneWhenANormIsZero) {
   EXPECT_THROW((void)lars_trust_ratio(options, 2, 3, -1), InvalidArgument);
 }
 
+TEST(TrustRatio, IsOneWhenANormIsNotANumber) {
+  for (const LarsForm form :
+       {LarsForm::mlperf, LarsForm::larc, LarsForm::joint_norm, LarsForm::clipped}) {
+    const LarsOptions options{.form = form, .weight_decay = 0.5, .eta = 0.1};
+    EXPECT_EQ(lars_trust_ratio(options, std::nan(""), 3, 1), 1);
+    EXPECT_EQ(lars_trust_ratio(options, 3, std::nan(""), 1), 1);
+  }
+}
+
 TEST(TrustRatio, IsTheFormula) {
   // 0.1 * 2 / (3 + 0.5 * 2 + 1)
   LarsOptions options{.weight_decay = 0.5, .eta = 0.1, .epsilon = 1};

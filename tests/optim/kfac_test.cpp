@@ -10,6 +10,7 @@
 
 #include "support/near.h"
 #include "support/one_layer.h"
+#include "support/saved_state.h"
 
 // The K-FAC optimizer on one rank against the same update composed by hand.
 namespace dkfac::testing {
@@ -238,14 +239,25 @@ TEST(Kfac, RefreshesAtItsIntervals) {
 
 TEST(Kfac, KeepsStateOnlyWhereItIsOwned) {
   comm::run_ranks(2, [](auto comm) {
-    Weights s, g;
-    const auto optimizer = optim::make_kfac(comm, options64());
+    Weights s, g, t, h;
+    optim::KfacOptions options = options64();
+    options.curvature.communication.weight_wire = DType::bf16;  // Weights have masters.
+    const auto optimizer = optim::make_kfac(comm, options);
     (void)optimizer->add_layer("fc", LinearSpec{.in = kIn, .out = kOut},
                                {view_of(s.w.data(), {6}), view_of(s.b.data(), {2}),
                                 view_of(g.w.data(), {6}), view_of(g.b.data(), {2})});
+    (void)optimizer->add_layer("plain", PlainSpec{.weight = 6},
+                               {view_of(t.w.data(), {6}), {}, view_of(h.w.data(), {6}), {}});
     EXPECT_THROW((void)optimizer->describe(), InvalidArgument);
     optimizer->prepare();
     EXPECT_NE(optimizer->describe().find("linear"), std::string::npos) << optimizer->describe();
+    Saver saver;
+    optimizer->visit_state(saver);
+    // The layer without factors comes last, and goes to the rank that has nothing yet.
+    for (const std::string name : {".velocity", ".master"}) {
+      EXPECT_EQ(saver.state.contains("fc" + name), comm->rank() == 0) << name;
+      EXPECT_EQ(saver.state.contains("plain" + name), comm->rank() == 1) << name;
+    }
   });
 }
 

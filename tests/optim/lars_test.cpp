@@ -140,6 +140,21 @@ TEST(Lars, TakesAMomentumForEachStep) {
   EXPECT_FALSE(near(run_lars(options), flat(by_hand), 1e-3));  // Control: the option's.
 }
 
+TEST(Lars, ReportsTheMomentumOfEachStep) {
+  double w = 1, g = 0.5;
+  const auto optimizer = optim::make_lars(comm::make_self(), {.momentum = 0.9});
+  const auto id = optimizer->add_layer("w", PlainSpec{.weight = 1},
+                                       {view_of(&w, {1}), {}, view_of(&g, {1}), {}});
+  optimizer->prepare();
+  const auto reported = [&](double lr, std::optional<double> momentum) {
+    optimizer->grads_ready(id, Stream::cpu(), {});
+    return optimizer->step({.lr = lr, .flags = {}, .momentum = momentum}, Stream::cpu()).momentum;
+  };
+  EXPECT_EQ(reported(0.1, std::nullopt), 0.9);
+  EXPECT_EQ(reported(0.04, std::nullopt), 0.9);  // It is not corrected.
+  EXPECT_EQ(reported(0.04, 0.6), 0.6);
+}
+
 TEST(Lars, TreatsBiasesAndBatchNormAsPlainMomentum) {
   // Negative control: trust ratios everywhere would show.
   const optim::LarsOptions options{.weight_decay = 0.03, .eta = 0.2};

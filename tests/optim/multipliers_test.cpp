@@ -141,7 +141,10 @@ TEST(Multipliers, ScaleRateAndDecayOfEveryOptimizerAndLeaveMomentumAlone) {
 }
 
 TEST(Multipliers, OfZeroFreezeAParameter) {
-  for (const Rule& rule : rules()) {
+  std::vector<Rule> all = rules();
+  const auto adamw = [](auto comm) { return optim::make_adamw(comm, {.weight_decay = kDecay}); };
+  all.push_back({"adamw", adamw, {}});
+  for (const Rule& rule : all) {
     const State s = run(*rule.make(comm::make_self()), {.weight_lr = 0, .bias_lr = 1});
     EXPECT_EQ(s.weight, State{}.weight) << rule.name;
     EXPECT_NE(s.bias, State{}.bias) << rule.name;

@@ -2,6 +2,7 @@
 
 #include "support/near.h"
 #include "support/one_layer.h"
+#include "support/saved_state.h"
 
 namespace dkfac::testing {
 namespace {
@@ -74,6 +75,39 @@ TEST(Sgd, TakesAMomentumForEachStep) {
   EXPECT_TRUE(near(flat(run_optimizer(*optimizer, falling_lr, 20, momentum)), flat(by_hand),
                    kSgdTolerance));
   EXPECT_FALSE(near(run_sgd({.nesterov = true}), flat(by_hand), 1e-3));  // Control: the option's.
+}
+
+/// One weight with an optimizer of its own.
+struct SgdWeight {
+  explicit SgdWeight(const optim::SgdOptions& options)
+      : optimizer(optim::make_sgd(comm::make_self(), options)),
+        id(optimizer->add_layer("w", PlainSpec{.weight = 1},
+                                {view_of(&w, {1}), {}, view_of(&g, {1}), {}})) {
+    optimizer->prepare();
+  }
+  /// The momentum that a step reports.
+  double step(double lr, std::optional<double> momentum = {}) {
+    optimizer->grads_ready(id, Stream::cpu(), {});
+    return optimizer->step({.lr = lr, .flags = {}, .momentum = momentum}, Stream::cpu()).momentum;
+  }
+  double w = 1, g = 0.5;
+  std::unique_ptr<optim::Optimizer> optimizer;
+  LayerId id;
+};
+
+TEST(Sgd, ReportsTheMomentumOfEachStep) {
+  SgdWeight corrected({}), plain({.momentum_correction = false}), resumed({});
+  for (SgdWeight* one : {&corrected, &plain}) EXPECT_EQ(one->step(0.1), 0.9);
+  Saver saver;
+  corrected.optimizer->visit_state(saver);
+  const std::vector<SavedState> states{saver.state};
+  Loader loader(states, 0);
+  resumed.optimizer->visit_state(loader);
+  // c = 4 roundings. The buffer contains the rate of the step before.
+  EXPECT_NEAR(corrected.step(0.04), 0.9 * 0.4, 4 * eps<double>);
+  EXPECT_NEAR(resumed.step(0.04), 0.9 * 0.4, 4 * eps<double>);
+  EXPECT_EQ(plain.step(0.04), 0.9);
+  EXPECT_NEAR(corrected.step(0.02, 0.6), 0.6 * 0.5, 4 * eps<double>);
 }
 
 TEST(Sgd, RefusesAMomentumOutOfRange) {

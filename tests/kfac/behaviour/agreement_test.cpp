@@ -109,6 +109,21 @@ TEST(Agreement, DampingsThatDifferAreAnErrorOnAllRanks) {
   });
 }
 
+TEST(Agreement, LearningRatesOfAClipThatDifferAreAnErrorOnAllRanks) {
+  expect_on_all_ranks<CommError>(2, "learning rates", [](auto comm) {
+    kfac::CurvatureOptions options = agreed_curvature();
+    options.kl_clip = 1e-3;
+    kfac::Preconditioner preconditioner(comm, options);
+    const auto fc = preconditioner.add_layer("fc", LinearSpec{.in = 1, .out = 1, .bias = false});
+    double x = 1, g = 1;
+    preconditioner.record_input(fc, view_of(&x, {1, 1}));
+    preconditioner.record_grad_output(fc, view_of(&x, {1, 1}));
+    const std::vector<kfac::LayerGrad> grads{{fc, view_of(&g, {1}), {}}};
+    const double lr = comm->rank() == 1 ? 0.2 : 0.1;
+    (void)preconditioner.step(grads, Stream::cpu(), {.lr = lr, .flags = {}});
+  });
+}
+
 /// A step of a preconditioner of one layer after a change of settings.
 void step_with(std::shared_ptr<comm::Communicator> comm, const kfac::CurvatureSettings& settings) {
   kfac::Preconditioner preconditioner(std::move(comm), agreed_curvature());
@@ -128,6 +143,10 @@ TEST(Agreement, IntervalsThatDifferAreAnErrorOnAllRanks) {
   expect_on_all_ranks<CommError>(2, "dampings", [](auto comm) {
     const int interval = comm->rank() == 1 ? 3 : 2;
     step_with(comm, {.damping = 1e-2, .statistics_interval = 1, .inverse_interval = interval});
+  });
+  expect_on_all_ranks<CommError>(2, "intervals", [](auto comm) {
+    const int interval = comm->rank() == 1 ? 3 : 2;
+    step_with(comm, {.statistics_interval = interval, .inverse_interval = 6});
   });
 }
 

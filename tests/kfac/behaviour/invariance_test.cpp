@@ -123,7 +123,8 @@ TEST(Invariance, BucketSizeChangesNoBit) {
 
 TEST(Invariance, LossReductionAndLossScaleChangeRoundingOnly) {
   const std::vector<double> mean = train_kfac(2, curvature());
-  for (const auto reduction : {LossReduction::global_mean, LossReduction::sum}) {
+  for (const auto reduction :
+       {LossReduction::local_mean, LossReduction::global_mean, LossReduction::sum}) {
     kfac::CurvatureOptions options = curvature();
     options.loss_reduction = reduction;
     EXPECT_TRUE(near(train_kfac(2, options, {.reduction = reduction}), mean, kTolerance));

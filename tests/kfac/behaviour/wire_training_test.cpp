@@ -100,24 +100,67 @@ TEST_P(WeightWire, GivesTheSameAtEveryNumberOfRanksAndFraction) {
   }
 }
 
+/// Largest relative error of rounding to a wire type.
+double rounding(DType type) { return type == DType::f16 ? 0x1p-11 : 0x1p-8; }
+
 TEST_P(WeightWire, KeepsUpdatesThatAreSmallerThanItsUnits) {
-  // 40 steps of a tiny rate move masters, and only together the rounded weights: without masters
-  // each step would be rounded away.
-  optim::KfacOptions options = wire_base();
-  options.momentum = 0;
-  options.curvature.damping.lambda = 10;
-  const TrainSettings slow{.steps = 40, .lr = [](int) { return 1e-4; }};
+  // 40 steps down |w|^2 / 2 move masters, and only together the rounded weights: without masters
+  // each step, a quarter of the largest rounding error, would be rounded away.
+  const double unit = rounding(GetParam());
+  const std::vector<double> start{1, -0.75, 0.3125, 1.5};
   const auto run = [&](std::optional<DType> wire) {
+    std::vector<double> w = start, g(w.size());
+    optim::KfacOptions options = wire_base();
+    options.momentum = options.weight_decay = 0;
     options.curvature.communication.weight_wire = wire;
-    return train_ranks<double>(
-        1, [&](auto comm) { return optim::make_kfac(comm, options); }, slow);
+    const auto optimizer = optim::make_kfac(comm::make_self(), options);
+    const auto layer = optimizer->add_layer(
+        "w", PlainSpec{.weight = 4}, {view_of(w.data(), {4}), {}, view_of(g.data(), {4}), {}});
+    optimizer->prepare();
+    for (int step = 0; step < 40; ++step) {
+      g = w;
+      optimizer->grads_ready(layer, Stream::cpu(), {});
+      (void)optimizer->step({.lr = unit / 4, .flags = {}}, Stream::cpu());
+    }
+    return w;
   };
   const std::vector<double> exact = run(std::nullopt), narrow = run(GetParam());
-  // Half a unit in the last place of weights of a few units, and as much again for what the
-  // rounded weights do to the gradients.
-  const double unit = GetParam() == DType::f16 ? 0x1p-11 : 0x1p-8;
-  for (std::size_t i = 0; i < exact.size(); ++i)
-    EXPECT_NEAR(narrow[i], exact[i], 2 * unit * std::max(std::abs(exact[i]), 0.1)) << i;
+  for (std::size_t i = 0; i < exact.size(); ++i) {
+    // One rounding, and as much again for what the rounded weights do to the gradients.
+    EXPECT_NEAR(narrow[i], exact[i], 2 * unit * std::abs(exact[i])) << i;
+    // Control: (1 - unit / 4)^40 is further from 1 than that.
+    EXPECT_GT(std::abs(exact[i] - start[i]), 8 * unit * std::abs(start[i])) << i;
+  }
+}
+
+TEST_P(WeightWire, RoundsWeightsThatWereRescaled) {
+  const auto stepped = [](std::optional<DType> wire, optim::Rescale rescale) {
+    std::vector<double> w{3, 4}, g{0.5, -1};
+    optim::KfacOptions options = wire_base();
+    options.rescale = rescale;
+    options.curvature.communication.weight_wire = wire;
+    const auto optimizer = optim::make_kfac(comm::make_self(), options);
+    const auto fc = optimizer->add_layer("fc", LinearSpec{.in = 2, .out = 1, .bias = false},
+                                         {view_of(w.data(), {2}), {}, view_of(g.data(), {2}), {}});
+    optimizer->prepare();
+    const double x[] = {1, 2, -1, 3}, dy[] = {0.5, -0.25};
+    optimizer->record_input(fc, view_of(x, {2, 2}), Stream::cpu(), {});
+    optimizer->record_grad_output(fc, view_of(dy, {2, 1}), Stream::cpu(), {});
+    optimizer->grads_ready(fc, Stream::cpu(), {});
+    EXPECT_TRUE(optimizer->step({.lr = 0.1, .flags = {}}, Stream::cpu()).updated);
+    return w;
+  };
+  const double unit = rounding(GetParam());
+  for (const auto rescale : {optim::Rescale::off, optim::Rescale::always, optim::Rescale::shrink}) {
+    const std::vector<double> exact = stepped(std::nullopt, rescale),
+                              narrow = stepped(GetParam(), rescale);
+    // Masters are the exact weights, and are rounded once.
+    for (std::size_t i = 0; i < 2; ++i)
+      EXPECT_NEAR(narrow[i], exact[i], unit * std::abs(exact[i])) << static_cast<int>(rescale);
+    if (rescale == optim::Rescale::off) continue;
+    // sqrt(2 d_out), from a norm of about 5.
+    EXPECT_NEAR(std::hypot(narrow[0], narrow[1]), std::sqrt(2.0), 2 * unit * std::sqrt(2.0));
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, WeightWire, ::testing::Values(DType::bf16, DType::f16));

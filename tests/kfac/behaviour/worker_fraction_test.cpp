@@ -41,6 +41,11 @@ std::vector<Method> methods() {
   eigen.options.curvature.inverse.method = kfac::InverseMethod::eigen;
   eigen.options.curvature.statistics.batch_norm = kfac::NormFisher::diagonal;
   all.push_back(eigen);
+  // What a normalisation has is sent at once, beside inverses that are sent later.
+  Method delayed{"Delayed", base()};
+  delayed.options.curvature.refresh.delay_inverses = true;
+  delayed.options.curvature.refresh.inverse_interval = 3;
+  all.push_back(delayed);
   Method clipped{"Clipped", base()};
   clipped.options.curvature.kl_clip = 1e-4;
   all.push_back(clipped);

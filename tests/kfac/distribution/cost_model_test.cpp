@@ -6,6 +6,7 @@
 
 #include "support/near.h"
 #include "support/plain_training.h"
+#include "support/saved_state.h"
 
 namespace dkfac::testing {
 namespace {
@@ -110,6 +111,36 @@ TEST(CostModel, IsPositiveWhateverWasMeasured) {
     EXPECT_EQ(cost.fixed, 0);
     EXPECT_GT(cost.per_operation, 0);
   }
+}
+
+/// Owners of layers on two ranks: an average is part of its owner's state alone.
+std::vector<int> owners_of(const std::vector<LinearSpec>& specs,
+                           const kfac::CurvatureOptions& options) {
+  std::vector<int> owners(specs.size(), -1);
+  comm::run_ranks(2, [&](auto comm) {
+    kfac::Preconditioner preconditioner(comm, options);
+    for (std::size_t i = 0; i < specs.size(); ++i)
+      (void)preconditioner.add_layer(detail::concat("fc", i), specs[i]);
+    preconditioner.prepare();
+    Saver saver;
+    preconditioner.visit_state(saver);
+    for (std::size_t i = 0; i < specs.size(); ++i)
+      if (saver.state.contains(detail::concat("fc", i, ".a_average"))) owners[i] = comm->rank();
+  });
+  return owners;
+}
+
+TEST(CostModel, AssignsOwnersByTimeWhereItIsMeasured) {
+  const LinearSpec wide{.in = 300, .out = 1, .bias = false},
+      square{.in = 128, .out = 128, .bias = false};
+  kfac::CurvatureOptions options;
+  // Counts do not know how rarely inverses are rebuilt: 300^3 operations outweigh all others.
+  options.refresh.inverse_interval = 1'000'000'000;
+  EXPECT_EQ(owners_of({wide, square, square}, options), (std::vector<int>{0, 1, 1}));
+  // Over so many steps all forms are inverses and only products take time, most of it in the square
+  // layers, whatever a product costs: one for each rank, and then the wide layer.
+  options.distribution.calibrate = true;
+  EXPECT_EQ(owners_of({wide, square, square}, options), (std::vector<int>{0, 0, 1}));
 }
 
 TEST(CostModel, ChangesNothingButWhoOwnsWhat) {

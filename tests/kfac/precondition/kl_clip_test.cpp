@@ -163,16 +163,27 @@ TEST(KlClip, OfTheOptimizerComesBeforeDecayAndMomentum) {
   EXPECT_LT(nu, 0.9);
   EXPECT_EQ(nu, same);  // The decay is no part of <U, V>, and is not scaled:
   EXPECT_FALSE(near(decayed, clipped, 1e-6));
+  const TrainSettings settings;
+  const double lr = settings.lr(0);
+  PlainNet<double> net(3);  // For the gradients V of the step.
+  (void)net.forward(plain_batch<double>(0, 0, settings.global_batch));
+  net.backward(backward_factor(settings, 1));
   // Layers without curvature keep their gradient, so compare where the step was scaled.
-  const auto layers = PlainNet<double>(3).layers;
+  double sum = 0, terms = 0;
   std::size_t at = 0;
-  for (const auto& l : layers) {
-    const std::size_t n = l.w.size() + l.b.size();
-    const bool covered = !std::holds_alternative<PlainSpec>(l.spec);
-    for (std::size_t i = at; covered && i < at + n; ++i)
-      EXPECT_NEAR(clipped[i] - start[i], nu * (free[i] - start[i]), 1e-12);
-    at += n;
+  for (const auto& l : net.layers) {
+    std::vector<double> v = l.dw;
+    v.insert(v.end(), l.db.begin(), l.db.end());
+    for (std::size_t i = 0; i < v.size(); ++i, ++at) {
+      if (std::holds_alternative<PlainSpec>(l.spec)) continue;
+      EXPECT_NEAR(clipped[at] - start[at], nu * (free[at] - start[at]), 1e-12);
+      sum += (start[at] - free[at]) / lr * v[i];
+      ++terms;
+    }
   }
+  const double expected = std::sqrt(1e-5 / (lr * lr * sum));
+  // Of weights up to 1e4 times longer than their steps, differences lose as much.
+  EXPECT_NEAR(nu, expected, 1e4 * terms * eps<double> * expected);
 }
 
 }  // namespace

@@ -83,7 +83,9 @@ class Updates : public OnDevice {
     host_ = std::make_unique<Place>(cpu, dtype(), wire, blocks);
     device_ = std::make_unique<Place>(ctx, dtype(), wire, blocks);
   }
-  void expect_same(double bound) {
+  void expect_same(double bound) { expect_same(bound, bound); }
+  /// rounded: the bound of what a wire rounds.
+  void expect_same(double bound, double rounded) {
     for (Tensor Place::*field :
          {&Place::gradient, &Place::velocity, &Place::parameter, &Place::master, &Place::block}) {
       if (!((*host_).*field).is_set()) continue;
@@ -98,7 +100,8 @@ class Updates : public OnDevice {
           EXPECT_EQ(actual[i], expected[i]) << i;
           expected[i] = actual[i] = 0;
         }
-      EXPECT_TRUE(near(actual, expected, bound));
+      const bool on_wire = field == &Place::parameter || field == &Place::block;
+      EXPECT_TRUE(near(actual, expected, on_wire ? rounded : bound));
     }
   }
   /// What update(ctx, table) launches.
@@ -169,32 +172,58 @@ TEST_P(Updates, OfKfacFollowEveryRule) {
       }
 }
 
+/// What becomes of a weight past every wire.
+double saturated(DType wire) {
+  if (wire == DType::f16) return 65504;
+  return wire == DType::bf16 ? 0x1.FEp127 : std::numeric_limits<double>::infinity();
+}
+
+/// Relative distance of two neighbours.
+double unit_of(DType wire) {
+  return wire == DType::f16 ? 0x1p-10 : (wire == DType::bf16 ? 0x1p-7 : 0x1p-23);
+}
+
 TEST_P(Updates, OfMastersPublishWhatTheWireHolds) {
-  for (const DType wire : {DType::f16, DType::bf16, DType::f32}) {
-    if (wire == dtype()) continue;
+  // One weight past every wire, the last of a part that is not rescaled.
+  constexpr std::size_t kPart = 5;
+  constexpr std::int64_t kAt = kLengths[kPart] - 1;
+  const auto publish = [&](DType wire, MomentumRule rule, Rescale rescale) {
     make(wire, true);
+    const std::pair<Context*, UpdatedPart*> places[] = {{&cpu, &host_->table.parts[kPart]},
+                                                        {&ctx, &device_->table.parts[kPart]}};
+    ASSERT_EQ(places[0].second->d_out, 0);
+    const double past = wire == DType::f16 ? 1e5 : (dtype() == DType::f64 ? 1e300 : 3.4e38);
+    for (const auto& [on, part] : places) ops::fill(*on, part->master.slice(0, kAt, 1), past);
     Tensor count = Tensor::zeros(cpu, {1}, DType::f64),
            count_there = Tensor::zeros(ctx, {1}, DType::f64);
-    // One weight past every wire, in the part of 4097 elements.
-    const double past = wire == DType::f16 ? 1e5 : (dtype() == DType::f64 ? 1e300 : 3.4e38);
-    for (Place* place : {host_.get(), device_.get()}) {
-      Context& on = place == host_.get() ? cpu : ctx;
-      ops::fill(on, place->table.parts[4].master.slice(0, 4096, 1), past);
-    }
     EXPECT_LE(launches([&](Context& on, optim::UpdateTable& table) {
                 optim::kfac_update(
                     on, table,
-                    {.pass = {.lr = 1e-3, .momentum = 0.9},
+                    {.pass = {.lr = 1e-3, .momentum = 0.9, .rule = rule},
+                     .rescale = rescale,
                      .wire = wire,
                      .saturated = on.device().is_cuda() ? count_there.view() : count.view()});
               }),
-              4);
+              rescale == Rescale::off ? 4 : 6);
     EXPECT_EQ(*count.data<double>(), 1);
     EXPECT_EQ(device_values(ctx, count_there), (std::vector<double>{1}));
+    for (const auto& [on, part] : places) {
+      const std::vector<double> expected{saturated(wire)};
+      EXPECT_EQ(device_values(*on, part->parameter.slice(0, kAt, 1)), expected);
+      EXPECT_EQ(device_values(*on, part->block.slice(0, kAt, 1)), expected);
+      // Errors of the others would be small beside it.
+      for (const TensorView& x : {part->parameter, part->block, part->master, part->slot(0)})
+        ops::fill(*on, x.slice(0, kAt, 1), 0);
+    }
     // Masters agree to the bound; rounding to the wire may turn that into one of its steps.
-    const double step = wire == DType::f16 ? 0x1p-10 : (wire == DType::bf16 ? 0x1p-7 : 0x1p-23);
-    expect_same(std::max(tolerance(), step));
-  }
+    expect_same(tolerance(), std::max(tolerance(), unit_of(wire)));
+  };
+  for (const DType wire : {DType::f16, DType::bf16, DType::f32})
+    for (const MomentumRule rule : {MomentumRule::corrected, MomentumRule::paper})
+      for (const Rescale rescale : {Rescale::off, Rescale::always, Rescale::shrink}) {
+        SCOPED_TRACE(detail::concat(wire, ' ', static_cast<int>(rule), static_cast<int>(rescale)));
+        if (wire != dtype()) publish(wire, rule, rescale);
+      }
 }
 
 TEST_P(Updates, GiveTheSameBitsTwice) {
