@@ -133,8 +133,7 @@ void Curvature::make_reductions(std::int64_t trailer) {
 void Curvature::plan_refresh_schedule() {
   std::vector<RefreshEntry> entries;
   for (const Statistic& s : statistics_)
-    entries.push_back({.exists = true,
-                       .inverted = s.plan.factor.is_set(),
+    entries.push_back({.inverted = s.plan.factor.is_set(),
                        .layer = s.layer,
                        .owner = s.owner,
                        .inverse_flops = inverse_flops(s.plan.factor),

@@ -31,7 +31,7 @@ void RefreshSchedule::choose_offsets() {
   int last = -1;
   for (std::size_t i = 0; i < entries_.size(); ++i) {
     const RefreshEntry& e = entries_[i];
-    if (!e.exists || !e.inverted) continue;
+    if (!e.inverted) continue;
     if (e.layer != last) items.push_back({e.owner, 0});
     last = e.layer;
     items.back().flops += e.inverse_flops;
@@ -39,7 +39,7 @@ void RefreshSchedule::choose_offsets() {
   }
   const std::vector<int> offsets = stagger_offsets(items, inverse_interval_);
   for (std::size_t i = 0; i < entries_.size(); ++i)
-    if (entries_[i].exists && entries_[i].inverted) entries_[i].offset = offsets[item_of[i]];
+    if (entries_[i].inverted) entries_[i].offset = offsets[item_of[i]];
 }
 
 void RefreshSchedule::damping_changed() {
@@ -55,7 +55,7 @@ std::int64_t RefreshSchedule::interval(int statistic) const {
 
 bool RefreshSchedule::due(int statistic) const {
   const RefreshEntry& e = entry(statistic);
-  return e.exists && (e.last < 0 || accepted_ - e.last >= interval(statistic));
+  return e.last < 0 || accepted_ - e.last >= interval(statistic);
 }
 
 bool RefreshSchedule::any_due() const {
@@ -75,7 +75,7 @@ bool RefreshSchedule::inverse_step(int statistic) const {
 
 bool RefreshSchedule::rebuild_due(int statistic) const {
   const RefreshEntry& e = entry(statistic);
-  return e.exists && e.inverted && (e.stale || due(statistic)) && inverse_step(statistic);
+  return e.inverted && (e.stale || due(statistic)) && inverse_step(statistic);
 }
 
 void RefreshSchedule::describe(int statistic, StatisticReport& report) const {
@@ -114,7 +114,6 @@ void RefreshSchedule::visit_state(StateVisitor& visitor, const std::vector<std::
   visitor.number("offsets_of_interval", StateKind::replicated, cycle_);
   for (int i = 0; i < size(); ++i) {
     RefreshEntry& e = entries_[index_of(i)];
-    if (!e.exists) continue;
     const std::string& name = names[index_of(i)];
     visitor.integer(name + "_refreshed_at", StateKind::replicated, e.last);
     visitor.number(name + "_to_rebuild", StateKind::replicated, e.stale);

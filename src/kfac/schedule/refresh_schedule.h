@@ -17,7 +17,6 @@ namespace dkfac::kfac {
 
 /// Schedule of one statistic and of the inverse computed from it.
 struct RefreshEntry {
-  bool exists = false;
   bool inverted = false;  ///< An inverse is computed from it.
   int layer = 0;          ///< Ascends.
   int owner = 0;
@@ -36,7 +35,7 @@ struct RefreshEntry {
 /// The refresh schedule of all statistics. Only accepted steps are counted, from 0.
 class RefreshSchedule {
  public:
-  /// Statistic 2 i is the A of layer i, 2 i + 1 its G or BatchNorm Fisher.
+  /// Entries in the order of the statistics: those of a layer stand together.
   explicit RefreshSchedule(std::vector<RefreshEntry> entries = {}) : entries_(std::move(entries)) {}
 
   /// Sets intervals and staggering; the elapsed part of an interval still counts. Staggered
