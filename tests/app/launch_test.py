@@ -188,6 +188,19 @@ class Processes(Folder):
             for caller in callers:
                 caller.close()
 
+    def test_the_limit_of_open_files_is_raised_where_it_may_be(self):
+        """Five ranks have two connections to each other, which 10 files do not hold beside those of a run."""
+        for hard, code in ((400, 0), (10, 70)):
+            port = free_port()
+            started = self.start(lambda rank, size, _: torchrun(rank, 5, port), 5, *self.args(f"limit-{hard}"),
+                                 "--set", "train.global_batch=40",
+                                 preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (10, hard)))
+            for rank, done in enumerate(self.finish(started)):
+                if code == 0:
+                    self.assertEqual(done.returncode, 0, f"rank {rank}: {done.stderr}")
+                else:
+                    self.expect_error(done, code, "open files", "hard limit is 10 (ulimit -Hn)", rank=rank)
+
     def test_runs_that_begin_at_once_have_folders_of_their_own(self):
         # Four, so that some begin in the same second.
         processes = self.start(lambda rank, size, port: {"OMP_NUM_THREADS": 1}, 4, "train",

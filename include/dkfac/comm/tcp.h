@@ -15,7 +15,9 @@ namespace dkfac::comm {
 /// between the others use ports that the system chooses. Collective over the ranks; it verifies
 /// that piece_bytes and check are the same on every rank. Each stage of the rendezvous (reaching
 /// rank 0, connecting pairs, comparing options) has options.timeout_s; past it, CommError names the
-/// missing ranks.
+/// missing ranks. Every rank has two connections to each other one: where the soft limit of open
+/// files does not allow them, it is raised to the hard one, for the whole process; Error where that
+/// does not suffice.
 ///
 /// Sums are bitwise identical to those of the other host backends. Data moves only in progress() or
 /// a wait. A peer that dies is detected immediately if its system closes its connections, else at

@@ -79,7 +79,7 @@ std::shared_ptr<Communicator> PeerCommunicator::do_split(int color, int key, Cal
     auto part = group_->subgroup(members_of(choices->all, color), id, options());
     if (part == nullptr) return nullptr;
     return std::make_shared<PeerCommunicator>(backend_, std::move(part), options());
-  } catch (const CommError& error) {
+  } catch (const std::exception& error) {
     leak_until_exit(choices);
     group_->fail(error.what());
     throw;

@@ -10,6 +10,7 @@
 #include "dkfac/core/error.h"
 
 #include "comm/call_info.h"
+#include "comm/transport/open_files.h"
 #include "comm/transport/tcp_transfers.h"
 
 namespace dkfac::comm {
@@ -17,6 +18,7 @@ namespace {
 
 constexpr int kLastWordsMs = 300;  ///< Time for the reason of a closed connection to arrive.
 constexpr std::size_t kMaxNotice = 1024;
+constexpr int kLinkSockets = 2;  ///< Of a Link.
 
 enum Notice : std::uint32_t {
   abort_notice = 1,  ///< Followed by the reason.
@@ -42,6 +44,7 @@ std::shared_ptr<TcpGroup> TcpGroup::world(int rank, int size, const std::string&
   group->size_ = size;
   group->members_.resize(static_cast<std::size_t>(size));
   std::iota(group->members_.begin(), group->members_.end(), 0);
+  reserve_files(kLinkSockets * (size - 1));
   if (size > 1)
     group->node_ = std::make_shared<Node>(rank, size, host, port, started(options.timeout_s));
   group->connect(0, options);
@@ -53,6 +56,7 @@ std::shared_ptr<PeerGroup> TcpGroup::subgroup(std::span<const int> members, int 
   if (members.empty()) return nullptr;
   const std::shared_ptr<TcpGroup> group(new TcpGroup());
   group->parent_ = std::static_pointer_cast<TcpGroup>(shared_from_this());
+  reserve_files(kLinkSockets * static_cast<int>(members.size() - 1));
   group->next_id_ = next_id_;
   group->node_ = node_;
   group->size_ = static_cast<int>(members.size());

@@ -157,7 +157,7 @@ std::vector<Listener::Connection> Listener::receive(int ms) {
     if (knock == AcceptResult::accepted && pending_.size() <= most_) continue;
     if (pending_.empty()) {
       if (connections.empty())
-        throw CommError("[tcp] no open file is left for a connection; raise the limit (ulimit -n)");
+        throw Error("[tcp] no open file is left for a connection; raise the limit (ulimit -n)");
       break;
     }
     const std::size_t before = pending_.size();

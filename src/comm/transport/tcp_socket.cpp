@@ -26,7 +26,9 @@ constexpr int kRetryMs = 20, kMaxWaitMs = 1000;
 
 [[noreturn]] void throw_errno(std::string_view what, std::string_view advice = {}) {
   const int code = errno;
-  throw CommError(detail::concat("[tcp] ", what, ": ", std::strerror(code), advice));
+  const std::string text = detail::concat("[tcp] ", what, ": ", std::strerror(code), advice);
+  if (code == EMFILE || code == ENFILE) throw Error(text);  // Another start would meet it again.
+  throw CommError(text);
 }
 
 sockaddr_in address_of(const Endpoint& endpoint) {
