@@ -4,11 +4,12 @@
 # files: every source of src/ that the build compiles for the host, which takes half an hour of one core.
 # Exit 77 (skipped) without clang-tidy 14 or without a compilation database.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+cd -- "$(dirname -- "$0")/.."
 tool=$(command -v clang-tidy-14 || true)
 [ -n "$tool" ] || { echo "SKIPPED: clang-tidy-14 is not installed"; exit 77; }
 build=${1:-build/dev}
 shift || true
+[[ $build != -* ]] || build=./$build # No option.
 [ -f "$build/compile_commands.json" ] || { echo "SKIPPED: $build has no compile_commands.json"; exit 77; }
 options=(--quiet --extra-arg=-Wno-unknown-warning-option)
 if [ $# -eq 0 ]; then
@@ -21,7 +22,7 @@ if [ $# -eq 0 ]; then
   echo "the public headers are tidy"
 elif [ "$1" = --all ]; then
   git ls-files 'src/*.cpp' | while read -r file; do
-    grep -q "$PWD/$file\"" "$build/compile_commands.json" && echo "$file"
+    grep -qF "/$file\"" -- "$build/compile_commands.json" && echo "$file"
   done | xargs -P "$(nproc)" -n 1 "$tool" "${options[@]}" -p "$build"
 else
   "$tool" "${options[@]}" -p "$build" "$@"

@@ -1,6 +1,6 @@
 # Sets the environment for fast runs of dkfac; sourced by the other scripts.
 
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 cores=$(nproc)
 # Some environments preset OpenBLAS to an older processor, at half its speed.
 unset OPENBLAS_CORETYPE OPENBLAS_L2_SIZE
@@ -23,11 +23,11 @@ export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_btl_base_warn_component_unus
 
 # clear_folder FOLDER: removes a comparison of dkfac; ends the script where the folder holds anything else.
 clear_folder() {
-  if [ -n "$(ls -A "$1" 2>/dev/null)" ] && ! grep -qs '^# dkfac ' "$1/command.txt"; then
-    echo "$(basename "$0" .sh): $(realpath -m "$1") is not empty and holds no run of dkfac; choose another --out" >&2
+  if [ -n "$(ls -A -- "$1" 2>/dev/null)" ] && ! grep -qs '^# dkfac ' -- "$1/command.txt"; then
+    echo "$(basename -- "$0" .sh): $(realpath -m -- "$1") is not empty and holds no run of dkfac; choose another --out" >&2
     exit 64
   fi
-  rm -rf "$1"
+  rm -rf -- "$1"
 }
 
 # configure_and_build PRESET [cmake arguments...]: incremental, with ninja's progress.

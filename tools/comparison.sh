@@ -6,7 +6,7 @@
 #   beside DIR, in DIR-search.
 set -euo pipefail
 seeds=5 out=out/comparison docs=docs/comparison
-usage() { sed -n '2,6s/^# //p' "$0"; }
+usage() { sed -n '2,6s/^# //p' -- "$0"; }
 while [ $# -gt 0 ]; do
   case $1 in
     --seeds) seeds=${2:?--seeds needs a number}; shift ;;
@@ -17,7 +17,10 @@ while [ $# -gt 0 ]; do
   esac
   shift
 done
-. "$(dirname "$0")/common.sh"
+. "$(dirname -- "$0")/common.sh"
+out=${out%/} docs=${docs%/}
+[[ $out != -* ]] || out=./$out # No option.
+[[ $docs != -* ]] || docs=./$docs
 
 dkfac=${DKFAC:-build/release/src/app/dkfac}
 [ -x "$dkfac" ] || configure_and_build release -DDKFAC_BUILD_TESTS=OFF -DDKFAC_BUILD_BENCHMARKS=OFF

@@ -4,7 +4,7 @@
 # Usage: tools/demo.sh [--quick] [--seeds N] [--out DIR]
 set -euo pipefail
 quick=0 seeds=3 out=out/demo
-usage() { sed -n '2,4s/^# //p' "$0"; }
+usage() { sed -n '2,4s/^# //p' -- "$0"; }
 while [ $# -gt 0 ]; do
   case $1 in
     --quick) quick=1 ;;
@@ -15,8 +15,9 @@ while [ $# -gt 0 ]; do
   esac
   shift
 done
-. "$(dirname "$0")/common.sh"
+. "$(dirname -- "$0")/common.sh"
 
+[[ $out != -* ]] || out=./$out # No option.
 clear_folder "$out"
 started=$SECONDS
 tools/setup.sh

@@ -40,7 +40,7 @@
 # left. Single tests may skip themselves (those of several GPUs do so on one): they are printed and
 # listed with their reasons.
 set -uo pipefail
-cd "$(dirname "$0")/.." || exit 2
+cd -- "$(dirname -- "$0")/.." || exit 2
 
 # shellcheck source=tools/gpu_common.sh
 . tools/gpu_common.sh
@@ -67,12 +67,14 @@ while [ $# -gt 0 ]; do
   esac
 done
 [ ${#parts[@]} -gt 0 ] || parts=("${all[@]:0:5}")
+[[ $out != -* ]] || out=./$out # No option.
+[[ $build != -* ]] || build=./$build
 [[ $limit =~ ^[1-9][0-9]*$ ]] || usage "--limit takes seconds"
 [[ $at_once =~ ^[1-9][0-9]*$ ]] || usage "--jobs takes a number"
 mkdir -p "$out" || exit 2
 # Parts are removed from it before they run.
 [ -e "$out/gpu_check.json" ] || [ -z "$(ls -A "$out")" ] ||
-  fail "$(realpath "$out") is not empty and holds no results of this script; choose another --out" 2
+  fail "$(realpath -- "$out") is not empty and holds no results of this script; choose another --out" 2
 
 started=$SECONDS deadline=$((SECONDS + limit)) failed=0
 device=emulated driver=none capability='' commit=${DKFAC_COMMIT:-$(git rev-parse HEAD 2>/dev/null || echo unknown)}
@@ -98,7 +100,7 @@ fi
 # Only for our programs: python3 has its own libraries.
 run=(env "LD_LIBRARY_PATH=${libraries:+$libraries:}${LD_LIBRARY_PATH:-}")
 # cuDNN compiles gradients of 16 bits for seconds per shape: keep the result for all programs.
-export DKFAC_CUDNN_COMPILED=${DKFAC_CUDNN_COMPILED:-$(realpath -m "$build/cudnn-compiled")}
+export DKFAC_CUDNN_COMPILED=${DKFAC_CUDNN_COMPILED:-$(realpath -m -- "$build/cudnn-compiled")}
 
 # Runs a command for at most $1 seconds and not past the deadline; 124: it ran out of time.
 limited() {
@@ -163,18 +165,18 @@ part_build() {
   details=", \"networks\": \"$networks\", \"program\": \"$program\""
   options=(-B "$build" -DDKFAC_TEST_LABELS=gpu -DDKFAC_BUILD_BENCHMARKS=ON
            -DDKFAC_BUILD_NN="$networks" -DDKFAC_BUILD_APP="$program")
-  [ -n "$deps" ] && options+=(-DCMAKE_PREFIX_PATH="$(realpath "$deps")/usr")
+  [ -n "$deps" ] && options+=(-DCMAKE_PREFIX_PATH="$(realpath -- "$deps")/usr")
   [ -n "${DKFAC_GTEST_SOURCE:-}" ] && options+=(-DDKFAC_GTEST_SOURCE="$DKFAC_GTEST_SOURCE")
   [ -n "$capability" ] && options+=(-DCMAKE_CUDA_ARCHITECTURES="${capability/./}-real")
   if [ $preset = gpu ]; then
     options+=(-DDKFAC_NVIDIA_WHEELS="$DKFAC_NVIDIA_WHEELS")
-    wheels=$(compgen -G "${DKFAC_NVIDIA_WHEELS%%;*}/cu1*" | tail -1)
+    wheels=$(last "${DKFAC_NVIDIA_WHEELS%%;*}"/cu1*)
     if [ -n "$wheels" ] && ! [ -e "$toolkit/include/cublas_v2.h" ] &&
-       ! compgen -G "$toolkit/targets/*/include/cublas_v2.h" >/dev/null; then
+       [ -z "$(last "$toolkit"/targets/*/include/cublas_v2.h)" ]; then
       echo "cuBLAS and cuSOLVER: those of $wheels"
       export CPATH=$wheels/include${CPATH:+:$CPATH} LIBRARY_PATH=$wheels/lib${LIBRARY_PATH:+:$LIBRARY_PATH}
-      options+=(-DCUDA_cublas_LIBRARY="$(compgen -G "$wheels/lib/libcublas.so.*" | head -1)"
-                -DCUDA_cusolver_LIBRARY="$(compgen -G "$wheels/lib/libcusolver.so.*" | head -1)")
+      options+=(-DCUDA_cublas_LIBRARY="$(last "$wheels"/lib/libcublas.so.*)"
+                -DCUDA_cusolver_LIBRARY="$(last "$wheels"/lib/libcusolver.so.*)")
     fi
   fi
   keep_going=(-k 0)
@@ -294,15 +296,15 @@ part_peers() {
   [ $skipped -eq 0 ] || [ ${#wrong[@]} -gt 0 ] || fine=1  # PyTorch is missing.
 }
 
-# find_tool NAME PATTERN: a profiler on the path, or where NVIDIA's packages put it.
-find_tool() { command -v "$1" || compgen -G "$2" | sort -V | tail -1; }
+# find_tool NAME FILE...: a profiler on the path, or where NVIDIA's packages put it.
+find_tool() { command -v "$1" || last "${@:2}"; }
 part_profile() {
   local right=0 skipped=0 wrong=() absent=() step shape nsys ncu
   local train=(--model resnet50 --batch 256 --compute f16) steps=(41 42)  # 41 rebuilds statistics.
   mkdir -p "$out/$part"
   : >"$out/$part.log"
-  nsys=$(find_tool nsys '/opt/nvidia/nsight-systems/*/bin/nsys')
-  ncu=$(find_tool ncu '/opt/nvidia/nsight-compute/*/ncu')
+  nsys=$(find_tool nsys /opt/nvidia/nsight-systems/*/bin/nsys)
+  ncu=$(find_tool ncu /opt/nvidia/nsight-compute/*/ncu)
   if [ $preset = emulated ]; then
     train=(--model tiny --batch 4 --compute f32 --statistics 1 --inverses 2) steps=(2) nsys='' ncu=''
   elif [ -z "$nsys$ncu" ]; then
@@ -341,7 +343,7 @@ part_sanitizer() {
   mkdir -p "$out/$part"
   for test in "$build"/tests/core/test_core_cuda* "$build"/tests/kfac/test_kfac_cuda* \
     "$build"/tests/nn/test_nn_cuda_{norm,loss,device_data,elementwise,products,model}; do
-    name=$(basename "$test")
+    name=${test##*/}
     [ -f "$test" ] && [ -x "$test" ] && [[ $name =~ $only ]] || continue
     names+=("$name")
     while [ "$(jobs -rp | wc -l)" -ge "$at_once" ]; do wait -n; done
@@ -390,6 +392,6 @@ for part in "${all[@]}"; do
 done
 printf '\n== results in %s after %d s\n' "${OUT:-$out}/$self.tar.gz" $((SECONDS - started))
 for part in "${leftovers[@]}"; do
-  echo "left: tools/gpu_check.sh $part${prebuilt:+ --prebuilt $prebuilt}$given"
+  echo "left: tools/gpu_check.sh $part${prebuilt:+ --prebuilt $(printf %q "$prebuilt")}$given"
 done
 exit $failed

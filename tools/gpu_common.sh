@@ -2,9 +2,11 @@
 # NVIDIA's libraries, programs that tools/gpu_pack.sh has packed, and results as JSON and as one archive.
 # shellcheck shell=bash disable=SC2034 # The scripts use what is set here.
 
-self=$(basename "$0" .sh)
+self=$(basename -- "$0" .sh)
 libraries=''
 fail() { echo "$self: $1" >&2; exit "${2:-1}"; }
+# last FILE...: the last match of a pattern; nothing where there is none.
+last() { [ ! -e "${!#}" ] || printf '%s\n' "${!#}"; }
 # What nvidia-smi reports of the first device.
 ask() { nvidia-smi --query-gpu="$1" --format=csv,noheader 2>/dev/null | head -1; }
 
@@ -15,7 +17,7 @@ ask() { nvidia-smi --query-gpu="$1" --format=csv,noheader 2>/dev/null | head -1;
 #   cudnn                the file of cuDNN 9; empty where there is none
 find_libraries() {
   local wheels folder name file packages=()
-  toolkit=${CUDA_HOME:-$(realpath "$(command -v nvcc)" 2>/dev/null | sed -n 's|/bin/nvcc$||p')}
+  toolkit=${CUDA_HOME:-$(realpath -- "$(command -v nvcc)" 2>/dev/null | sed -n 's|/bin/nvcc$||p')}
   toolkit=${toolkit:-/usr/local/cuda}
   [ -x "$(command -v nvcc)" ] || PATH=$PATH:$toolkit/bin
   : "${DKFAC_NVIDIA_WHEELS=$(python3 -c 'import nvidia; print(*nvidia.__path__, sep=";")' 2>/dev/null)}"
@@ -62,7 +64,7 @@ use_prebuilt() {
     echo "$sum" >"$folder/pack.sum"
   fi
   about=$(cat "$folder/pack.txt") problem=''
-  libraries=$(realpath "$folder")/lib${libraries:+:$libraries}
+  libraries=$(realpath -- "$folder")/lib${libraries:+:$libraries}
   local built capability=${3:-}
   built=$(sed -n 's/^architectures: //p' <<<"$about")
   if [ -n "$capability" ] && [[ $built != *${capability/./}* ]]; then
@@ -97,7 +99,7 @@ contents() {
 # write_archive FOLDER: all of FOLDER as one file, FOLDER/NAME.tar.gz, or in $OUT where that is set.
 write_archive() {
   local file=${OUT:-$1}/$self.tar.gz part
-  part=$(mktemp) && mkdir -p "$(dirname "$file")" &&
+  part=$(mktemp) && mkdir -p "$(dirname -- "$file")" &&
     tar --exclude="./$self.tar.gz" -C "$1" -czf "$part" . && mv "$part" "$file" && chmod 644 "$file" ||
     fail "cannot write $file"
 }

@@ -4,8 +4,8 @@
 # FOLDER; then, on that machine, DKFAC_DEPS=FOLDER DKFAC_GTEST_SOURCE=FOLDER/usr/src/googletest tools/gpu_check.sh
 set -euo pipefail
 [ $# -eq 1 ] || { echo "usage: tools/gpu_deps.sh FOLDER" >&2; exit 2; }
-mkdir -p "$1"
-cd "$1"
+mkdir -p -- "$1"
+cd -- "$1"
 packages=(zlib1g-dev libcli11-dev libtomlplusplus-dev libtomlplusplus3 nlohmann-json3-dev libfmt-dev libfmt9
           libjpeg62-turbo-dev libjpeg62-turbo googletest)
 mkdir -p packages

@@ -15,7 +15,7 @@
 # pack.txt, which names commit, architectures and programs. The build is incremental. The programs
 # need NVIDIA's libraries of the same major versions, and a glibc that is not older than the one here.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+cd -- "$(dirname -- "$0")/.."
 
 architectures=90 jobs=$(nproc) out=out/dkfac-gpu.tar.xz preset=gpu-pack build=''
 usage() { echo "gpu_pack: $1; see the top of this script" >&2; exit 2; }
@@ -32,6 +32,8 @@ while [ $# -gt 0 ]; do
   shift 2
 done
 
+[[ $out != -* ]] || out=./$out # No option.
+[[ $build != -* ]] || build=./$build
 if [ -z "$build" ]; then
   build=build/gpu-pack
   [ "$preset" = gpu-pack ] || build+=-$preset
@@ -83,15 +85,15 @@ rm "$stage/programs"
 
 mapfile -t programs < <(sed -n 's/^program: //p' "$stage/pack.txt")
 for program in "${programs[@]}"; do
-  mkdir -p "$stage/$(dirname "$program")"
+  mkdir -p "$stage/$(dirname -- "$program")"
   strip -o "$stage/$program" "$build/$program"
 done
 mkdir "$stage/lib"
 others='linux-vdso|ld-linux|lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s)\.so|lib(cu|nv|nccl)'
-ldd "${programs[@]/#/$stage/}" 2>/dev/null | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | sort -u |
-  { grep -vE "/($others)" || true; } | xargs -r cp -Lt "$stage/lib"
+ldd "${programs[@]/#/"$stage"/}" 2>/dev/null | sed -n 's|^[^/]* => \(/.*\) (0x[0-9a-f]*)$|\1|p' | sort -u |
+  { grep -vE "/($others)[^/]*$" || true; } | xargs -rd '\n' cp -Lt "$stage/lib"
 
-mkdir -p "$(dirname "$out")"
+mkdir -p "$(dirname -- "$out")"
 # Device code of different programs is the same over long distances, which the dictionary has to span.
 tar -C "$stage" -cf - . | xz --lzma2=preset=2,dict=256MiB >"$out.part"
 mv "$out.part" "$out"

@@ -20,7 +20,7 @@
 # Without a PART all of them run. Exit status: 0 when every part that could run succeeded; a part whose
 # data or program is missing (CIFAR-10, PyTorch) is SKIPPED.
 set -uo pipefail
-cd "$(dirname "$0")/.." || exit 2
+cd -- "$(dirname -- "$0")/.." || exit 2
 
 # shellcheck source=tools/gpu_common.sh
 . tools/gpu_common.sh
@@ -43,6 +43,8 @@ while [ $# -gt 0 ]; do
   shift 2
 done
 [ ${#parts[@]} -gt 0 ] || parts=(lenet resnet9 torch)
+[[ $out != -* ]] || out=./$out # No option.
+[[ $build != -* ]] || build=./$build
 [[ $limit =~ ^[1-9][0-9]*$ ]] || usage "--limit takes seconds"
 [ "$device$prebuilt" = cpu ] || find_libraries
 if [ -n "$prebuilt" ]; then
@@ -55,7 +57,7 @@ program=$build/src/app/dkfac
 program=(env "LD_LIBRARY_PATH=${libraries:+$libraries:}${LD_LIBRARY_PATH:-}" "$program")
 mkdir -p "$out" || exit 2
 # The folder of gpu_check.sh for what cuDNN compiles at run time.
-export DKFAC_CUDNN_COMPILED=${DKFAC_CUDNN_COMPILED:-$(realpath -m "$build/cudnn-compiled")}
+export DKFAC_CUDNN_COMPILED=${DKFAC_CUDNN_COMPILED:-$(realpath -m -- "$build/cudnn-compiled")}
 
 started=$SECONDS failed=0 left=()
 # Runs a command until the time limit of the call, and copies its output to a log.
@@ -94,5 +96,5 @@ for part in "${parts[@]}"; do
   esac
 done
 [ ${#left[@]} -eq 0 ] || printf '\n== left, to be trained from the start, with more than %s s: tools/gpu_train.sh %s\n' \
-  "$limit" "${left[*]}${prebuilt:+ --prebuilt $prebuilt}$given"
+  "$limit" "${left[*]}${prebuilt:+ --prebuilt $(printf %q "$prebuilt")}$given"
 exit $failed

@@ -2,7 +2,7 @@
 # Compares this tree bitwise with a base commit (docs/design.md, "Bitwise comparison with another commit").
 # Usage: tools/same_bits.sh BASE [--quick] [--only PART_OF_A_NAME] [--preset dev|emulated]
 set -euo pipefail
-. "$(dirname "$0")/common.sh"
+. "$(dirname -- "$0")/common.sh"
 
 usage() { sed -n 3p tools/same_bits.sh >&2; exit 2; }
 [ $# -gt 0 ] || usage

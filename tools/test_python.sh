@@ -5,7 +5,7 @@
 # Usage: tools/test_python.sh [pytest arguments...]
 #        tools/test_python.sh --build    # builds only, for a test to come
 set -euo pipefail
-. "$(dirname "$0")/common.sh"
+. "$(dirname -- "$0")/common.sh"
 tools/setup.sh --quiet
 python=${DKFAC_PYTHON:-/usr/bin/python3}
 tree=$PWD

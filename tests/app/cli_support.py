@@ -17,6 +17,9 @@ MPIEXEC = os.environ.get("DKFAC_MPIEXEC") or "mpirun"
 REPOSITORY = pathlib.Path(os.environ.get("DKFAC_REPOSITORY", "."))
 ERROR = re.compile(r"^ERROR rank=(\d+) step=(\d+) activity=(\w+) code=(\d+): (.+); (.+)$")
 
+# Names that a pattern, an option or a list of words would take for something else.
+NAMES = ("a b", "lr[0.1]", "back\\slash", "new\nline", "-dash", "-d/x *[!a]?\n", "{a,b}'\"$HOME")
+
 SYNTHETIC = """
 [run]
 epochs = 2

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""tools/staleness_table.py on one rank, and the scripts of tools/launch.
+"""tools/staleness_table.py on one rank, and the other scripts of tools; tools/launch is in launch_scripts_test.py.
 
 Environment: DKFAC (the program), DKFAC_REPOSITORY (the folder of its source).
 """
@@ -9,12 +9,12 @@ import json
 import os
 import pathlib
 import re
-import signal
 import subprocess
 import sys
 import tempfile
-import time
 import unittest
+
+from cli_support import NAMES
 
 TOOLS = pathlib.Path(os.environ["DKFAC_REPOSITORY"]) / "tools"
 TINY = {"data.name": "synthetic", "data.synthetic_train": 32, "data.synthetic_test": 16,
@@ -152,198 +152,30 @@ class ShortSteps(unittest.TestCase):
                 self.assertEqual(numbers[1][-2], 3)
 
 
-class Launch(unittest.TestCase):
-    """tools/launch: what would be started, before there is a checkpoint and after."""
+class Scripts(unittest.TestCase):
+    # A name that becomes part of a pattern, or an option where it begins with a dash.
+    UNSAFE = re.compile(r'compgen -G "?[^\'"]*\$|\b(cd|dirname|basename|realpath)( -m)? "?\$(?!work|stage)|grep -q[sF]* "?\$'
+                        r'|for \w+ in \$\(ls')
 
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.dir = pathlib.Path(folder.name)
+    def test_names_are_no_patterns_and_no_options(self):
+        root = TOOLS.parent
+        for script in (*TOOLS.glob("*.sh"), *(TOOLS / "launch").iterdir(), root / ".ci" / "run"):
+            for line in script.read_text().splitlines():
+                self.assertIsNone(self.UNSAFE.search(line), f"{script}: {line}")
+        for line in ('if compgen -G "$out/checkpoints/step-*[0-9]"; then', 'cd "$(dirname "$0")/.."',
+                     'mkdir -p "$(dirname "$out")"', 'grep -q "$PWD/$file" "$build/x"', "for f in $(ls $x)"):
+            self.assertIsNotNone(self.UNSAFE.search(line), line)
 
-    def start(self, script, *args, **env):
-        return subprocess.run(["bash", TOOLS / "launch" / script, *args], cwd=self.dir, text=True,
-                              check=False, capture_output=True, env={**os.environ, **env})
-
-    def test_scripts_are_bash(self):
-        for script in (TOOLS / "launch").iterdir():
-            done = subprocess.run(["bash", "-n", script], capture_output=True, text=True, check=False)
-            self.assertEqual((done.returncode, done.stderr), (0, ""), script)
-
-    def test_dry_runs(self):
-        env = {"DKFAC_DRY_RUN": "1", "DKFAC": "/bin/dkfac"}
-        for script, first, more in (("train.sbatch", [], "srun"), ("train_mpi.sh", ["4"], "-n 4")):
-            with self.subTest(script):
-                out = f"out-{script}"
-                done = self.start(script, *first, "a.toml", out, "--quiet", **env)
-                self.assertEqual(done.returncode, 0, done.stderr)
-                self.assertIn(more, done.stdout)
-                self.assertIn(f"/bin/dkfac train a.toml --out {out} --force --quiet", done.stdout)
-                folder = self.dir / out / "checkpoints"
-                (folder / "step-000009.tmp").mkdir(parents=True)  # Not complete.
-                self.assertIn("--force", self.start(script, *first, "a.toml", out, **env).stdout)
-                (self.dir / out / "result.json").write_text('{\n  "status": "ok",\n')
-                self.assertNotIn("--force", self.start(script, *first, "a.toml", out, **env).stdout)
-                (folder / "step-000007").mkdir()
-                done = self.start(script, *first, "a.toml", out, **env)
-                self.assertIn(f"/bin/dkfac train --resume {out}\n", done.stdout)
-                self.assertEqual(self.start(script, *first, "a.toml", **env).returncode, 64)
-        self.assertIn("--host n1,n2", self.start("train_mpi.sh", "2", "a.toml", "o", DKFAC_HOSTS="n1,n2",
-                                                 **env).stdout)
-
-    def test_a_preempted_job_goes_back_into_the_queue(self):
-        """srun and scontrol of our own; exit 75 is requeued, and nothing else."""
-        for name, text in (("srun", 'exit "$CODE"'), ("scontrol", 'echo "$@" > requeued')):
-            (self.dir / name).write_text(f"#!/bin/sh\n{text}\n")
-            (self.dir / name).chmod(0o755)
-        env = {"PATH": f"{self.dir}:{os.environ['PATH']}", "SLURM_JOB_ID": "42"}
-        for code, expected in ((0, 0), (80, 80), (137, 137), (75, 0)):
-            self.assertFalse((self.dir / "requeued").exists())
-            self.assertEqual(self.start("train.sbatch", "a.toml", "o", CODE=str(code), **env).returncode,
-                             expected)
-        self.assertEqual((self.dir / "requeued").read_text(), "requeue 42\n")
-        # A rank failed by itself; the others lost it, and srun returns the largest code.
-        (self.dir / "requeued").unlink()
-        (self.dir / "srun").write_text(
-            '#!/bin/sh\nmkdir -p o\nfor r in 0:75 1:70; do echo "{\n  \\"code\\": ${r#*:},\n}" > '
-            'o/rank-${r%:*}.error.json; done\nexit 75\n')
-        self.assertEqual(self.start("train.sbatch", "a.toml", "o", **env).returncode, 70)
-        self.assertFalse((self.dir / "requeued").exists())
-        # A rank was killed after a checkpoint; the error is of an earlier job.
-        (self.dir / "srun").write_text("#!/bin/sh\nmkdir -p o/checkpoints/step-000001\nexit 137\n")
-        self.assertEqual(self.start("train.sbatch", "a.toml", "o", **env).returncode, 0)
-        self.assertTrue((self.dir / "requeued").exists())
-        text = (TOOLS / "launch" / "train.sbatch").read_text()
-        for line in ("#SBATCH --signal=USR1@120", "#SBATCH --requeue"):
-            self.assertIn(line, text)
-
-
-SMALL = """
-[run]
-epochs = 2
-[data]
-name = "synthetic"
-synthetic_train = 128
-synthetic_test = 32
-synthetic_size = 8
-[model]
-name = "mlp"
-[train]
-global_batch = 16
-[optimizer]
-type = "sgd"
-[lr]
-schedule = "constant"
-lr = 0.02
-[checkpoint]
-every_steps = 2
-"""
-
-
-class Supervised(unittest.TestCase):
-    """supervise.sh with a launcher of our own in place of mpirun, and a program that fails."""
-
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.dir = pathlib.Path(folder.name)
-        (self.dir / "small.toml").write_text(SMALL)
-        self.executable("mpirun", 'shift 4\nexec "$@"\n')
-
-    def executable(self, name, text):
-        (self.dir / name).write_text("#!/bin/sh\n" + text)
-        (self.dir / name).chmod(0o755)
-        return str(self.dir / name)
-
-    def env(self, program):
-        return {**os.environ, "DKFAC": program, "DKFAC_MPIRUN": str(self.dir / "mpirun"),
-                "DKFAC_RESTART_WAIT": "0", "REAL": os.environ["DKFAC"]}
-
-    def supervise(self, restarts, program, config="small.toml"):
-        return subprocess.run(["bash", TOOLS / "launch" / "supervise.sh", str(restarts), "1",
-                               config, "out/run", "--quiet"], cwd=self.dir, text=True,
-                              check=False, capture_output=True, env=self.env(program), timeout=100)
-
-    def counting(self, cases):
-        """A program that counts its starts in the file `starts`."""
-        return self.executable("program", 'n=$(cat starts 2>/dev/null || echo 0)\n'
-                               f'echo $((n + 1)) > starts\ncase $n in\n{cases}\nesac\n')
-
-    def starts(self):
-        return int((self.dir / "starts").read_text())
-
-    def test_a_killed_and_a_stopped_run_end_as_an_undisturbed_one(self):
-        program = self.counting('0) "$REAL" "$@" --steps 5; kill -9 $$;;\n'
-                                '1) "$REAL" "$@" --steps 6; exit 75;;\n*) exec "$REAL" "$@";;')
-        done = self.supervise(3, program)
-        self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertEqual(self.starts(), 3)
-        log = (self.dir / "out" / "run.supervise.log").read_text()
-        for part in ("start 0 of at most 3", "ended with 137", "ended with 75", "ended with 0"):
-            self.assertIn(part, log)
-        plain = subprocess.run([os.environ["DKFAC"], "train", "small.toml", "--out", "plain",
-                                "--quiet"], cwd=self.dir, check=False)
-        self.assertEqual(plain.returncode, 0)
-        one, other = (json.loads((self.dir / out / "result.json").read_text())["epochs"]
-                      for out in ("out/run", "plain"))
-        self.assertEqual([(e["step"], e["train_loss"], e["test_loss"]) for e in one],
-                         [(e["step"], e["train_loss"], e["test_loss"]) for e in other])
-
-    def test_it_gives_up_and_does_not_repeat_mistakes(self):
-        done = self.supervise(2, self.counting("*) exit 75;;"))
-        self.assertEqual((done.returncode, self.starts()), (75, 3))
-        self.assertIn("gave up after 2 restarts", done.stderr)
-        (self.dir / "starts").unlink()
-        for code in (0, 64, 80):
-            done = self.supervise(2, self.counting(f"*) exit {code};;"))
-            self.assertEqual((done.returncode, self.starts()), (code, 1))
-            (self.dir / "starts").unlink()
-
-    def test_a_notice_restarts_and_a_stop_does_not(self):
-        """The program answers USR1 as dkfac does: the first one with 75, later; a second one kills it."""
-        program = self.counting("*) trap 'trap - USR1; : > \"noted-$n\"; sleep 1; exit 75' USR1; "
-                                ": > \"ready-$n\"; while :; do sleep 0.05; done;;")
-        run = subprocess.Popen(["bash", TOOLS / "launch" / "supervise.sh", "5", "1", "small.toml",
-                                "out/run"], cwd=self.dir, env=self.env(program),
-                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        for file, sent in (("ready-0", signal.SIGUSR1), ("noted-0", signal.SIGUSR1),
-                           ("ready-1", signal.SIGTERM), ("noted-1", signal.SIGTERM)):
-            while not (self.dir / file).exists():
-                self.assertIsNone(run.poll())
-                time.sleep(0.02)
-            run.send_signal(sent)
-        self.assertEqual(run.wait(timeout=60), 75)
-        self.assertEqual(self.starts(), 2)
-        log = (self.dir / "out" / "run.supervise.log").read_text()
-        self.assertEqual(log.count("notice: the run saves a checkpoint"), 2)
-        self.assertEqual((log.count("asked to stop"), log.count("ended with 75")), (2, 2))
-
-    def test_control_c_does_not_reach_the_launcher_itself(self):
-        """A terminal sends INT to a whole process group, and mpirun kills its ranks on it."""
-        self.executable("mpirun", f'exec {sys.executable} -c "import pathlib, signal, sys\n'
-                        'signal.signal(signal.SIGINT, lambda *_: sys.exit(1))\n'
-                        'signal.signal(signal.SIGUSR1, lambda *_: sys.exit(75))\n'
-                        'pathlib.Path(\'ready\').touch()\nwhile True: signal.pause()"\n')
-        run = subprocess.Popen(["bash", TOOLS / "launch" / "supervise.sh", "0", "1", "small.toml",
-                                "out/run"], cwd=self.dir, env=self.env("none"),
-                               start_new_session=True, stdout=subprocess.DEVNULL,
-                               stderr=subprocess.DEVNULL)
-        while not (self.dir / "ready").exists():
-            self.assertIsNone(run.poll())
-            time.sleep(0.02)
-        os.killpg(run.pid, signal.SIGINT)
-        self.assertEqual(run.wait(timeout=60), 75)
-
-    def test_a_stop_before_the_first_start_is_not_lost(self):
-        self.executable("date", '[ -e sent ] || { : > sent; kill -TERM "$SUPERVISOR"; }\n'
-                        'exec /bin/date "$@"\n')
-        env = self.env(self.counting("*) exit 0;;"))
-        env["PATH"] = f"{self.dir}:{env['PATH']}"
-        done = subprocess.run(["bash", "-c", 'SUPERVISOR=$$ exec bash "$0" 5 1 small.toml out/run',
-                               TOOLS / "launch" / "supervise.sh"], cwd=self.dir, env=env,
-                              check=False, capture_output=True, text=True, timeout=60)
-        self.assertEqual(done.returncode, 75, done.stderr)
-        self.assertTrue((self.dir / "sent").exists())
-        self.assertFalse((self.dir / "starts").exists())
+    def test_the_last_match_of_a_pattern(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for name in NAMES:
+                path = pathlib.Path(folder) / name
+                path.mkdir(parents=True)
+                for file in ("lib.so.1", "lib.so.2"):
+                    (path / file).touch()
+                done = subprocess.run(["bash", "-c", '. "$0"; last "$1"/lib.so.*; last "$1"/none.*', "gpu_common.sh",
+                                       path], text=True, check=True, capture_output=True, cwd=TOOLS)
+                self.assertEqual(done.stdout, f"{path}/lib.so.2\n")
 
 
 class Folders(Tool):
@@ -358,6 +190,16 @@ class Folders(Tool):
                                       text=True, check=False, capture_output=True)
                 self.assertEqual(done.returncode, code, done.stderr)
                 self.assertEqual(folder.exists(), code != 0)
+        for name in NAMES:
+            with self.subTest(name=name):
+                (self.dir / name).mkdir(parents=True)
+                (self.dir / name / "mine").touch()
+                clear = ["bash", "-c", '. "$0" && cd "$2" && clear_folder "$1"', TOOLS / "common.sh", name, self.dir]
+                done = subprocess.run(clear, check=False, capture_output=True)
+                self.assertEqual((done.returncode, (self.dir / name / "mine").exists()), (64, True), done.stderr)
+                (self.dir / name / "command.txt").write_text("# dkfac 0.1\n")
+                subprocess.run(clear, check=True, capture_output=True)
+                self.assertFalse((self.dir / name).exists())
         for name in ("demo.sh", "comparison.sh"):
             self.assertIn('\nclear_folder "$out"\n', (TOOLS / name).read_text())
 

@@ -11,13 +11,15 @@
 # Starts, ends and restarts are recorded in OUT.supervise.log. The exit code is that of the last run.
 set -uo pipefail
 if [ $# -lt 4 ] || ! [[ $1 =~ ^[0-9]+$ ]]; then
-  sed -n '2,6s/^# //p' "$0" >&2
+  sed -n '2,6s/^# //p' -- "$0" >&2
   exit 64
 fi
 restarts=$((10#$1)) out=${4%/} # Decimal, also with leading zeros.
+[[ $out != -* ]] || out=./$out # No option.
 shift
+printf -v arguments ' %q' "$@"
 log=$out.supervise.log
-launch=$(dirname "$0")/train_mpi.sh
+launch=$(dirname -- "$0")/train_mpi.sh
 child='' told=0 stopping='' signalled='' code=0
 
 say() { printf '%s %s\n' "$(date -u +%FT%TZ)" "$*" | tee -a "$log" >&2; }
@@ -33,9 +35,9 @@ forward() {
 trap 'stopping=1; forward "asked to stop"' INT TERM HUP
 trap 'forward "notice: the run saves a checkpoint"' USR1
 
-mkdir -p "$(dirname "$out")" || exit 74
+[[ $out != */* ]] || mkdir -p "${out%/*}/" || exit 74
 for ((start = 0; start <= restarts; start++)); do
-  say "start $start of at most $restarts restarts: $*"
+  say "start $start of at most $restarts restarts:$arguments"
   [ -z "$stopping" ] || exit $((code ? code : 75))
   signalled='' told=0
   # In a session of its own, as Ctrl-C would also reach mpirun, which kills the ranks on it.
@@ -55,5 +57,5 @@ for ((start = 0; start <= restarts; start++)); do
   [ "$start" -eq "$restarts" ] || sleep "${DKFAC_RESTART_WAIT:-10}"
   [ -z "$stopping" ] || exit "$code" # A signal that came while it slept.
 done
-say "gave up after $restarts restarts; resume with 'dkfac train --resume $out'"
+say "gave up after $restarts restarts; resume with: dkfac train --resume $(printf %q "$out")"
 exit "$code"

@@ -9,15 +9,23 @@
 # resumes from there.
 set -uo pipefail
 if [ $# -lt 3 ]; then
-  sed -n '2,6s/^# //p' "$0" >&2
+  sed -n '2,6s/^# //p' -- "$0" >&2
   exit 64
 fi
 ranks=$1 config=$2 out=$3
 shift 3
+# A name with a leading dash is no option.
+[[ $config != -* ]] || config=./$config
+[[ $out != -* ]] || out=./$out
 dkfac=${DKFAC:-build/release/src/app/dkfac}
 launcher=("${DKFAC_MPIRUN:-mpirun}" -n "$ranks" --bind-to none)
 [ -z "${DKFAC_HOSTS:-}" ] || launcher+=(--host "$DKFAC_HOSTS")
-if compgen -G "$out/checkpoints/step-*[0-9]" >/dev/null; then
+has_checkpoint() {
+  local path
+  for path in "$out"/checkpoints/step-*[0-9]; do [ ! -d "$path" ] || return 0; done
+  return 1
+}
+if has_checkpoint; then
   command=("$dkfac" train --resume "$out" "$@")
 else
   force=(--force) # Over what a run left that ended before its first checkpoint, not over a result.
@@ -25,6 +33,7 @@ else
   command=("$dkfac" train "$config" --out "$out" "${force[@]}" "$@")
 fi
 command=("${launcher[@]}" "${command[@]}")
-echo "${command[*]}"
+printf -v line ' %q' "${command[@]}"
+echo "${line# }"
 [ -z "${DKFAC_DRY_RUN:-}" ] || exit 0
 exec "${command[@]}" # Signals go to mpirun itself, which passes USR1 on to the ranks.
