@@ -1,5 +1,5 @@
 # Finds the optional libraries. Sets DKFAC_HAVE_{BLAS,ONEDNN,MPI,CUDA} and creates the targets
-# dkfac_blas, dkfac_onednn, MPI::MPI_CXX; CUDA: DkfacCuda.cmake. OpenMP is used when the compiler has it.
+# dkfac_blas, dkfac_onednn, dkfac_mpi_library; CUDA: DkfacCuda.cmake. OpenMP is used when the compiler has it.
 
 function(dkfac_require part what)
   if("${DKFAC_${part}}" STREQUAL "ON" AND NOT DKFAC_HAVE_${part})
@@ -27,9 +27,8 @@ dkfac_require(ONEDNN "oneDNN (headers and library) or OpenMP")
 
 set(DKFAC_HAVE_MPI OFF)
 if(NOT DKFAC_MPI STREQUAL "OFF")
-  set(MPI_CXX_SKIP_MPICXX ON)
-  find_package(MPI QUIET COMPONENTS CXX)
-  set(DKFAC_HAVE_MPI ${MPI_CXX_FOUND})
+  find_package(DkfacMPI QUIET)
+  set(DKFAC_HAVE_MPI ${DkfacMPI_FOUND})
 endif()
 dkfac_require(MPI "MPI")
 

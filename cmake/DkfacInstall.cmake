@@ -18,14 +18,25 @@ endforeach()
 # LibTorch programs compile these themselves.
 install(FILES include/dkfac/torch.hpp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/dkfac)
 install(DIRECTORY include/dkfac/torch DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/dkfac)
+set_target_properties(dkfac_c PROPERTIES EXPORT_NAME c_static)  # Of dkfac::c (dkfacConfig.cmake.in).
 if(DKFAC_BUILD_SHARED)
   install(TARGETS dkfac_shared EXPORT dkfac_sharedTargets)
   list(APPEND exports dkfac_sharedTargets)
   # For the wheel (pyproject.toml), which cannot hold symbolic links.
   install(FILES $<TARGET_FILE:dkfac_shared> DESTINATION dkfac/lib RENAME libdkfac.so COMPONENT python
           EXCLUDE_FROM_ALL)
+  add_custom_target(dkfac_python DEPENDS dkfac_shared)
+  if(DKFAC_HAVE_MPI)
+    install(FILES $<TARGET_FILE:dkfac_mpi> DESTINATION dkfac/lib RENAME $<TARGET_SONAME_FILE_NAME:dkfac_mpi>
+            COMPONENT python EXCLUDE_FROM_ALL)
+    add_dependencies(dkfac_python dkfac_mpi)
+  endif()
 else()
   install(TARGETS dkfac_all EXPORT dkfacTargets)
+endif()
+if(DKFAC_HAVE_MPI)
+  install(TARGETS dkfac_mpi EXPORT dkfac_mpiTargets)
+  list(APPEND exports dkfac_mpiTargets)
 endif()
 list(REMOVE_DUPLICATES exports)
 foreach(export ${exports})
@@ -41,6 +52,7 @@ configure_package_config_file(cmake/dkfacConfig.cmake.in dkfacConfig.cmake
   INSTALL_DESTINATION ${DKFAC_PACKAGE_DIR})
 write_basic_package_version_file(dkfacConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/dkfacConfig.cmake ${PROJECT_BINARY_DIR}/dkfacConfigVersion.cmake
-              cmake/FindDkfacBLAS.cmake cmake/FindDkfacOneDNN.cmake cmake/FindDkfacNCCL.cmake
+              cmake/FindDkfacBLAS.cmake cmake/FindDkfacOneDNN.cmake cmake/FindDkfacMPI.cmake cmake/FindDkfacNCCL.cmake
               cmake/FindDkfacCuDNN.cmake cmake/DkfacNvidiaLibrary.cmake
         DESTINATION ${DKFAC_PACKAGE_DIR})
+include(DkfacPkgConfig)

@@ -55,21 +55,33 @@ endfunction()
 # hidden symbols do not matter in a static link.
 set(DKFAC_SHARED_LAYERS core comm kfac optim c)
 
-# dkfac_library(LAYER SOURCES ... [PUBLIC libs...] [PRIVATE libs...]) creates dkfac_LAYER and
-# dkfac::LAYER from src/LAYER, with include/dkfac/LAYER as its public headers.
+# How a layer of the shared library, or a part of one, is compiled.
+function(dkfac_hide_symbols target)
+  set_target_properties(${target} PROPERTIES
+    POSITION_INDEPENDENT_CODE ON CXX_EXTENSIONS OFF VISIBILITY_INLINES_HIDDEN ON
+    CXX_VISIBILITY_PRESET hidden CUDA_VISIBILITY_PRESET hidden)
+endfunction()
+
+# dkfac_library(LAYER [FOR_C] SOURCES ... [PUBLIC libs...] [PRIVATE libs...]) creates dkfac_LAYER and
+# dkfac::LAYER from src/LAYER, with include/dkfac/LAYER as its public headers. FOR_C: these headers are
+# in C, and programs that link it stay what they are.
 function(dkfac_library layer)
-  cmake_parse_arguments(ARG "" "" "SOURCES;PUBLIC;PRIVATE" ${ARGN})
+  cmake_parse_arguments(ARG "FOR_C" "" "SOURCES;PUBLIC;PRIVATE" ${ARGN})
   add_library(dkfac_${layer} STATIC ${ARG_SOURCES})
   add_library(dkfac::${layer} ALIAS dkfac_${layer})
-  set(visibility default)
-  if(layer IN_LIST DKFAC_SHARED_LAYERS)
-    set(visibility hidden)
-    set_target_properties(dkfac_${layer} PROPERTIES VISIBILITY_INLINES_HIDDEN ON)
-  endif()
   set_target_properties(dkfac_${layer} PROPERTIES
     EXPORT_NAME ${layer} POSITION_INDEPENDENT_CODE ON CXX_EXTENSIONS OFF
-    CXX_VISIBILITY_PRESET ${visibility} CUDA_VISIBILITY_PRESET ${visibility})
-  target_compile_features(dkfac_${layer} PUBLIC cxx_std_20)
+    # A program has either libdkfac.so or archives (DkfacShared.cmake): CMake compares this property.
+    INTERFACE_DKFAC_AS_SHARED_LIBRARY_OR_STATIC "static"
+    COMPATIBLE_INTERFACE_STRING DKFAC_AS_SHARED_LIBRARY_OR_STATIC)
+  if(layer IN_LIST DKFAC_SHARED_LAYERS)
+    dkfac_hide_symbols(dkfac_${layer})
+  endif()
+  set(scope PUBLIC)
+  if(ARG_FOR_C)
+    set(scope PRIVATE)
+  endif()
+  target_compile_features(dkfac_${layer} ${scope} cxx_std_20)
   target_include_directories(dkfac_${layer}
     PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
            $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>

@@ -3,7 +3,7 @@
 
 tools/check_exports.py: in the public headers of the library, every class has DKFAC_API, and so has every function that is
 defined elsewhere. tools/check_exports.py LIBRARY: also, every exported symbol belongs to one of these, and each of these
-functions is exported. `--self-test` proves that each rule can fail.
+functions is exported, but make_mpi(), which libdkfac_mpi.so has. `--self-test` proves that each rule can fail.
 """
 import pathlib
 import re
@@ -13,7 +13,8 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 C_HEADER = ROOT / "include" / "dkfac" / "c" / "dkfac.h"
 LAYERS = ("core", "comm", "kfac", "optim")
-NOT_IN_EVERY_BUILD = {"dkfac::comm::make_mpi"}
+IN_LIBDKFAC_MPI = {"dkfac::comm::make_mpi"}
+FOR_LIBDKFAC_MPI = {"dkfac::comm::make_peers", "dkfac::comm::leak_until_exit", "dkfac::comm::Transfers::complete"}
 CLASS = re.compile(r"^(?:class|struct) (DKFAC_API )?(\w+)[^;]*\{")
 NO_FUNCTION = re.compile(r"^([}#/]|using|inline|constexpr|template|extern|enum|namespace|class|struct"
                          r"|\[\[nodiscard\]\] (constexpr|inline|auto)\b)")
@@ -67,9 +68,10 @@ def owner_of(symbol, classes, functions):
 def check_symbols(symbols, classes, functions):
     owners = {symbol: owner_of(symbol, classes, functions) for symbol in symbols}
     problems = [f"exported, but of no public header: {symbol}" for symbol, owner in owners.items()
-                if owner is None and not symbol.startswith("dkfac::dtype_of<")]
+                if owner is None and not symbol.startswith("dkfac::dtype_of<")
+                and symbol.partition("(")[0] not in FOR_LIBDKFAC_MPI]
     there = set(owners.values())
-    return problems + [f"not exported: {name}()" for name in sorted(functions - there - NOT_IN_EVERY_BUILD)]
+    return problems + [f"not exported: {name}()" for name in sorted(functions - there - IN_LIBDKFAC_MPI)]
 
 
 def check_c_symbols(text, symbols):

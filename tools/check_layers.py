@@ -8,7 +8,8 @@
   src/kfac/precondition; a public header may include none of them.
 - No public header but comm/mpi.h, and torch.hpp with its parts, includes a vendor header; others include it in backend
   files only. torch.hpp is compiled by LibTorch programs alone: nothing in src includes it.
-- Shared code has no conditional compilation, except extern "C" in the C interface, and no file has more than 400 lines.
+- Shared code has no conditional compilation, except extern "C" in the C interface and the check for
+  C++20 in core/export.h, and no file has more than 400 lines.
 
 `--self-test` proves that each rule can fail.
 """
@@ -25,6 +26,7 @@ SUFFIXES = {".h", ".hpp", ".cpp", ".cu", ".cuh"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.M)
 SHARED = re.compile(r"^(\w+/shared|comm/collective)/")  # Internal headers that other layers may include.
 OF_KFAC = re.compile(r"^kfac/(curvature|precondition)/")
+EXPORT = "dkfac/core/export.h"  # Macros, and the check of the language.
 CONDITIONAL = re.compile(r"^\s*#\s*(if|ifdef|ifndef|elif|else)\b", re.M)
 
 # Vendor header -> where it may be included.
@@ -78,7 +80,7 @@ def check_includes(path, text):
             problems.append(f'{path}: "{name}" is an internal header of another layer')
         if top == "tests":
             continue
-        if target != layer and target not in BELOW[layer]:
+        if target != layer and target not in BELOW[layer] and name != EXPORT:
             problems.append(f'{path}: {layer} must not include "{name}" of {target}')
         if layer == "nn" and target in ("kfac", "optim") and "/kfac_attach" not in path:
             problems.append(f'{path}: nn includes {target} in kfac_attach only, not through "{name}"')
@@ -129,6 +131,8 @@ def check_file(path, text):
         problems.append(f"{path}: {lines} lines, more than {MAX_LINES}; split it by responsibility")
     if path.startswith("include/dkfac/c/"):
         text = text.replace("#ifdef __cplusplus\n", "").replace("\n#endif\n", "\n")
+    if path == "include/" + EXPORT:
+        text = text.replace("#if __cplusplus <= 201703L\n", "")
     if re.match(r"^(include|src)/", path) and "/cuda/" not in path and CONDITIONAL.search(text):
         problems.append(f"{path}: conditional compilation; choose a file in CMake instead")
     if path.endswith((".h", ".hpp")) and "#pragma once" not in text:

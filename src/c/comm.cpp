@@ -5,12 +5,10 @@
 #include "dkfac/c/dkfac.h"
 #include "dkfac/comm/communicator.h"
 #include "dkfac/comm/external.h"
-#include "dkfac/comm/launch.h"
 #include "dkfac/comm/on_device.h"
 #include "dkfac/comm/tcp.h"
 
-#include "c/convert.h"
-#include "c/handles.h"
+#include "c/make_comm.h"
 
 namespace dkfac::c {
 namespace {
@@ -83,15 +81,6 @@ comm::ExternalCollectives::Group CallbackCollectives::split(int color, int key) 
   return {std::make_shared<CallbackCollectives>(checked(&part, "split")), rank, size};
 }
 
-/// Stores make() in *out.
-template <class Make>
-int make_comm(const char* operation, dkfac_comm** out, Make make) noexcept {
-  return guarded([&] {
-    dkfac_comm*& target = required(out, operation, "out");
-    target = std::make_unique<dkfac_comm>(dkfac_comm{make()}).release();
-  });
-}
-
 }  // namespace
 }  // namespace dkfac::c
 
@@ -108,15 +97,6 @@ int dkfac_comm_tcp(int32_t rank, int32_t size, const char* host, uint16_t port,
   return c::make_comm(kName, out, [&] {
     return comm::make_tcp(rank, size, &c::required(host, kName, "host"), port,
                           c::comm_options(options, kName));
-  });
-}
-
-int dkfac_comm_world(const dkfac_comm_options* options, dkfac_comm** out) {
-  constexpr const char* kName = "dkfac_comm_world";
-  return c::make_comm(kName, out, [&] {
-    const auto world = std::make_shared<comm::World>(c::comm_options(options, kName));
-    // The communicator keeps its world alive.
-    return std::shared_ptr<comm::Communicator>(world, world->comm().get());
   });
 }
 

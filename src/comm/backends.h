@@ -19,16 +19,22 @@ namespace dkfac::comm {
 /// Without NCCL it throws CommError.
 [[nodiscard]] std::shared_ptr<Communicator> connect_nccl(std::shared_ptr<Communicator> bootstrap,
                                                          Device device, NcclOptions options);
-/// Whether MPI is initialised, by this library or the program, and not finalised.
-[[nodiscard]] bool mpi_is_running() noexcept;
-/// Initialises MPI. Throws CommError without MPI, naming the launcher that requires it.
-void start_mpi(const LaunchInfo& launch);
-/// Makes a communicator of all ranks of the running MPI. Throws CommError unless their number is
-/// that of the launch.
-[[nodiscard]] std::shared_ptr<Communicator> make_mpi_world(const LaunchInfo& launch,
-                                                           const Options& options);
-void finish_mpi() noexcept;
-/// Ends all processes of a running MPI.
-void abort_mpi(int exit_code) noexcept;
+/// What World needs of MPI.
+struct MpiCalls {
+  /// Whether MPI is initialised, by this library or the program, and not finalised.
+  bool (*is_running)() noexcept;
+  /// Initialises MPI. Throws CommError.
+  void (*start)();
+  /// Makes a communicator of all ranks of the running MPI. Throws CommError unless their number is
+  /// that of the launch.
+  std::shared_ptr<Communicator> (*make_world)(const LaunchInfo& launch, const Options& options);
+  void (*finish)() noexcept;
+  /// Ends all processes of a running MPI.
+  void (*abort)(int exit_code) noexcept;
+};
+/// The calls where MPI is in this process already, which may be running then; else null.
+[[nodiscard]] const MpiCalls* find_mpi() noexcept;
+/// The calls, for ranks that `launch` started. Throws CommError that says why there are none.
+[[nodiscard]] const MpiCalls& load_mpi(const LaunchInfo& launch);
 
 }  // namespace dkfac::comm

@@ -3,10 +3,10 @@
 #include <gtest/gtest.h>
 #include <mpi.h>
 
-/// Runs the tests under MPI. Every process runs every test; the exit code is the worst of all.
+/// Runs the tests under MPI, which most programs initialise by MPI_Init. Every process runs every
+/// test; the exit code is the worst of all.
 int main(int argc, char** argv) {
-  int level = MPI_THREAD_SINGLE;
-  MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &level);
+  MPI_Init(&argc, &argv);
   ::testing::InitGoogleTest(&argc, argv);
   int rank = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);

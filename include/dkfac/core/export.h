@@ -1,5 +1,10 @@
 #pragma once
 
+#if __cplusplus <= 201703L
+#error "dkfac needs C++20 (-std=c++20); only dkfac/c/dkfac.h is for C99 and older C++"
+#include "dkfac_needs_cxx20"  // There is none: compilers end here and do not list what C++17 lacks.
+#endif
+
 /// Marks what a shared library exports: each class of a public header, and each of its functions
 /// that is defined in a source. All else is hidden (cmake/DkfacShared.cmake);
 /// tools/check_exports.py checks both.

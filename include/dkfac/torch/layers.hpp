@@ -12,6 +12,7 @@
 #include <torch/torch.h>
 
 #include "dkfac/c/dkfac.h"
+#include "dkfac/core/export.h"
 
 /// Layers of a torch::nn::Module as the C interface takes them; part of dkfac/torch.hpp.
 namespace dkfac::libtorch {

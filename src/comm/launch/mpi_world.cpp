@@ -3,20 +3,14 @@
 #include "dkfac/comm/mpi.h"
 #include "dkfac/core/error.h"
 
-#include "comm/backends.h"
+#include "comm/launch/mpi_calls.h"
 #include "comm/transport/mpi_error.h"
 
 namespace dkfac::comm {
 
-bool has_mpi() noexcept { return true; }
+namespace {
 
-bool mpi_is_running() noexcept {
-  int initialized = 0, finalized = 0;
-  return MPI_Initialized(&initialized) == MPI_SUCCESS && initialized != 0 &&
-         MPI_Finalized(&finalized) == MPI_SUCCESS && finalized == 0;
-}
-
-void start_mpi(const LaunchInfo&) {
+void start_mpi() {
   int level = MPI_THREAD_SINGLE;
   check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &level), "MPI_Init_thread");
   if (level < MPI_THREAD_FUNNELED) {
@@ -48,4 +42,12 @@ void finish_mpi() noexcept { MPI_Finalize(); }
 
 void abort_mpi(int exit_code) noexcept { MPI_Abort(MPI_COMM_WORLD, exit_code); }
 
+}  // namespace
 }  // namespace dkfac::comm
+
+const dkfac::comm::MpiCalls* dkfac_mpi_calls() noexcept {
+  using namespace dkfac::comm;
+  static constexpr MpiCalls kCalls{mpi_is_running, start_mpi, make_mpi_world, finish_mpi,
+                                   abort_mpi};
+  return &kCalls;
+}

@@ -3,17 +3,30 @@
 
 #include "dkfac/comm/launch.h"
 #include "dkfac/comm/tcp.h"
+#include "dkfac/core/error.h"
 
-#include "comm/backends.h"
+#include "comm/launch/mpi_calls.h"
 
 namespace dkfac::comm {
+
+void throw_no_mpi(const LaunchInfo& launch, std::string_view why) {
+  // The variables of mpirun take precedence over RANK and the others.
+  const char* over_tcp =
+      launch.launcher == "openmpi"
+          ? "start the processes without mpirun, which then connect over TCP: by torchrun, by srun "
+            "--mpi=none, or by hand with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT"
+          : "set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT for TCP";
+  throw CommError(detail::concat("[world] ", launch.launcher, " started ", launch.size,
+                                 " processes, but ", why, ", or ", over_tcp));
+}
 
 World::World(Options options) {
   options.validate();
   const LaunchInfo launch = detect_launch();
   const bool alone =
       launch.launcher == "none" || (launch.size == 1 && (!launch.host.empty() || !has_mpi()));
-  if (!mpi_is_running()) {
+  const MpiCalls* mpi = find_mpi();
+  if (mpi == nullptr || !mpi->is_running()) {
     if (alone) {
       comm_ = make_self(options);
       return;
@@ -22,24 +35,26 @@ World::World(Options options) {
       comm_ = make_tcp(launch.rank, launch.size, launch.host, launch.port, options);
       return;
     }
-    start_mpi(launch);
+    mpi = &load_mpi(launch);
+    mpi->start();
     owns_mpi_ = true;
   }
-  comm_ = make_mpi_world(launch, options);
+  comm_ = mpi->make_world(launch, options);
 }
 
 World::~World() {
   // Peers would wait for collectives that this rank no longer makes.
   if (std::uncaught_exceptions() > 0) comm_->abort("the program left by an exception");
-  if (!owns_mpi_ || !mpi_is_running()) return;
+  const MpiCalls* mpi = owns_mpi_ ? find_mpi() : nullptr;
+  if (mpi == nullptr || !mpi->is_running()) return;
   // Finalising would wait for peers that are still inside a collective or have ended.
   if (comm_->failed()) return;
   comm_.reset();
-  finish_mpi();
+  mpi->finish();
 }
 
 void World::terminate(int exit_code) {
-  if (mpi_is_running()) abort_mpi(exit_code);
+  if (const MpiCalls* mpi = find_mpi(); mpi != nullptr && mpi->is_running()) mpi->abort(exit_code);
   _exit(exit_code);
 }
 

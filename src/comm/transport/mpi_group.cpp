@@ -128,6 +128,7 @@ const std::string& MpiGroup::failure() const {
 }
 
 void MpiGroup::throw_if_failed() {
+  check_mpi_thread("communicator");
   look_for_notice();
   if (!failure_.empty()) throw CommError(failure_);
   if (parent_ != nullptr) parent_->throw_if_failed();

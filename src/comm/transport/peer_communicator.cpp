@@ -46,14 +46,6 @@ PeerCommunicator::PeerCommunicator(std::string_view backend, std::shared_ptr<Pee
 
 PeerCommunicator::~PeerCommunicator() { group_->leave(sequence()); }
 
-void PeerCommunicator::compare_options() {
-  HostCall call;
-  call.kind = HostCall::Kind::barrier;
-  call.info.op = detail::concat("make_", backend_, "(piece_bytes ", options().piece_bytes,
-                                ", check ", options().check == Check::full ? "full" : "hash", ")");
-  run(make_task(std::move(call)));
-}
-
 std::unique_ptr<HostTask> PeerCommunicator::make_task(HostCall call) {
   return std::make_unique<PeerTask>(group_, options(), std::move(call));
 }
@@ -89,6 +81,17 @@ std::shared_ptr<Communicator> PeerCommunicator::do_split(int color, int key, Cal
 void PeerCommunicator::do_abort(std::string_view reason) noexcept {
   group_->fail(
       detail::concat("[abort] rank ", group_->job_rank(rank()), " aborted the group: ", reason));
+}
+
+std::shared_ptr<Communicator> make_peers(std::string_view backend, std::shared_ptr<PeerGroup> group,
+                                         const Options& options) {
+  auto communicator = std::make_shared<PeerCommunicator>(backend, std::move(group), options);
+  HostCall call;
+  call.kind = HostCall::Kind::barrier;
+  call.info.op = detail::concat("make_", backend, "(piece_bytes ", options.piece_bytes, ", check ",
+                                options.check == Check::full ? "full" : "hash", ")");
+  communicator->run(communicator->make_task(std::move(call)));
+  return communicator;
 }
 
 }  // namespace dkfac::comm

@@ -19,9 +19,6 @@ class PeerCommunicator final : public HostCommunicator {
   [[nodiscard]] std::string_view backend() const override { return backend_; }
   [[nodiscard]] bool failed() const override { return group_->failed(); }
 
-  /// Throws CommError on every rank unless piece_bytes and check are equal on all ranks.
-  void compare_options();
-
  protected:
   std::unique_ptr<HostTask> make_task(HostCall call) override;
   void throw_if_failed() override { group_->throw_if_failed(); }
@@ -31,6 +28,16 @@ class PeerCommunicator final : public HostCommunicator {
  private:
   std::string_view backend_;
   std::shared_ptr<PeerGroup> group_;
+
+  friend std::shared_ptr<Communicator> make_peers(std::string_view backend,
+                                                  std::shared_ptr<PeerGroup> group,
+                                                  const Options& options);
 };
+
+/// Makes the communicator of a group. Throws CommError on every rank unless piece_bytes and check
+/// are equal on all ranks. Exported for libdkfac_mpi.so.
+[[nodiscard]] DKFAC_API std::shared_ptr<Communicator> make_peers(std::string_view backend,
+                                                                 std::shared_ptr<PeerGroup> group,
+                                                                 const Options& options);
 
 }  // namespace dkfac::comm

@@ -13,10 +13,7 @@ std::shared_ptr<Communicator> make_tcp(int rank, int size, const std::string& ho
   DKFAC_CHECK(size > 0 && rank >= 0 && rank < size, "[make_tcp] rank ", rank, " of ", size,
               " ranks does not exist");
   DKFAC_CHECK(port != 0 || size == 1, "[make_tcp] port is 0; all ranks have to know one port");
-  auto communicator = std::make_shared<PeerCommunicator>(
-      "tcp", TcpGroup::world(rank, size, host, port, options), options);
-  communicator->compare_options();
-  return communicator;
+  return make_peers("tcp", TcpGroup::world(rank, size, host, port, options), options);
 }
 
 }  // namespace dkfac::comm

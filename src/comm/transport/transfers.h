@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "dkfac/core/export.h"
+
 namespace dkfac::comm {
 
 /// Pieces of a transfer in flight at once: two, so that the next one is ready while one is
@@ -62,7 +64,7 @@ class Transfers {
   /// Whether memory of the transfers might still be accessed after their destruction.
   [[nodiscard]] virtual bool busy() const = 0;
 
-  [[nodiscard]] bool complete() const;
+  [[nodiscard]] DKFAC_API bool complete() const;  ///< Exported for libdkfac_mpi.so.
   /// Returns peers that have sent nothing yet or, if there are none, peers of incomplete transfers.
   [[nodiscard]] std::vector<int> missing() const;
 

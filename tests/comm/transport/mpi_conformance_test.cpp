@@ -1,5 +1,6 @@
 #include <cstdlib>
 #include <map>
+#include <thread>
 
 #include "dkfac/comm/in_process.h"
 #include "dkfac/comm/launch.h"
@@ -112,6 +113,26 @@ TEST(World, RefusesRanksOfTorchrunThatMpiHasAlone) {
 
 TEST(Mpi, RefusesTheNullCommunicator) {
   EXPECT_THROW((void)make_mpi(MPI_COMM_NULL), InvalidArgument);
+}
+
+TEST(Mpi, OnlyTheThreadThatInitialisedMpiMayCallIt) {
+  int level = MPI_THREAD_MULTIPLE;
+  MPI_Query_thread(&level);
+  ASSERT_EQ(level, MPI_THREAD_SINGLE);  // What plain MPI_Init gives; all tests here run with it.
+  const auto comm = make_mpi(MPI_COMM_WORLD);
+  const auto in_another_thread = [](auto call) {
+    std::string message;
+    std::thread([&] { message = message_of<InvalidArgument>(call); }).join();
+    return message;
+  };
+  double one = 1;
+  for (const std::string& message :
+       {in_another_thread([] { (void)make_mpi(MPI_COMM_WORLD); }), in_another_thread([&] {
+          comm->all_reduce(view_of(&one, {1}), ReduceOp::sum, Stream::cpu());
+        })}) {
+    EXPECT_TRUE(contains(message, "MPI_THREAD_SINGLE")) << message;
+    EXPECT_TRUE(contains(message, "MPI_Init_thread with MPI_THREAD_SERIALIZED")) << message;
+  }
 }
 
 TEST(Mpi, OptionsThatDifferOverRanksAreRefusedOnEveryRank) {
