@@ -16,7 +16,8 @@ class Attached(ModelPreconditioner):
     def __init__(self, model, optimizer, **options):
         _checks.refuse_model(model)
         _checks.refuse_optimizer(optimizer, model)
-        super().__init__(model, owned=_checks.owned_by(optimizer), **options)
+        super().__init__(model, owned=functools.partial(_checks.owned_by, optimizer),
+                         **options)
         self.optimizer = optimizer
         self._wrap_step()
 

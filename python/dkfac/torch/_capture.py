@@ -101,11 +101,14 @@ _owners = weakref.WeakValueDictionary()  # id of a weight -> the tracker that pr
 
 
 def claim(tracker, layers):
-    """Notes the tracker as the one of these layers. Returns a layer that has another one, or None."""
-    if any(id(layer.weight) in _owners for layer in layers):
+    """Notes the tracker as the one of these layers alone. Returns a layer that has another one, or None."""
+    def others():
+        return (layer for layer in layers if _owners.get(id(layer.weight), tracker) is not tracker)
+    if any(others()):
         gc.collect()  # One that nobody has any more may wait for it.
-    taken = next((layer for layer in layers if id(layer.weight) in _owners), None)
+    taken = next(others(), None)
     if taken is None:
+        release(tracker)
         _owners.update((id(layer.weight), tracker) for layer in layers)
     return taken
 

@@ -139,13 +139,13 @@ def refuse_optimizer(optimizer, model):
                               "own; use SGD or Adam")
     if getattr(optimizer, "_dkfac", None) is not None:
         raise InvalidArgument("[attach] the optimizer has a preconditioner; detach() it first")
-    if owned_by(optimizer).isdisjoint(map(id, model.parameters())):
+    if owned_by(optimizer).keys().isdisjoint(map(id, model.parameters())):
         raise InvalidArgument("[attach] the optimizer has no parameter of the model")
 
 
 def owned_by(optimizer):
-    """Ids of the parameters of an optimizer."""
-    return {id(p) for group in optimizer.param_groups for p in group["params"]}
+    """{id: parameter} of an optimizer."""
+    return {id(p): p for group in optimizer.param_groups for p in group["params"]}
 
 
 def device_of(model):

@@ -10,7 +10,8 @@ WIDE = (torch.float64, torch.float32)
 
 
 def _values(grad):
-    return grad._values() if grad.layout is torch.sparse_coo else grad
+    values = grad._values() if grad.layout is torch.sparse_coo else grad
+    return torch.view_as_real(values) if values.is_complex() else values
 
 
 def any_nonzero(grads):
@@ -21,11 +22,12 @@ def any_nonzero(grads):
 
 
 class Gradients:
-    """Gradients of the layers with curvature: an array whose pointers are set in every step. `others`: the
-    optimizer's parameters without curvature."""
+    """Gradients of the layers with curvature: an array whose pointers are set in every step. `others`: a function of
+    the ids of their parameters; it returns the others whose gradients a step has to check."""
 
     def __init__(self, layers, others):
         self.others = others
+        self.known = {id(p) for layer in layers for p in layer.parameters()}
         self.unseen = []   # Gradients to which no pointer leads.
         self.array = (c.LayerGrad * len(layers))()
         self.kept = []     # What the array points to.
@@ -50,7 +52,7 @@ class Gradients:
     def collect(self, everywhere):
         """Sets the pointers. `everywhere`: also gradients of layers that have no curvature yet."""
         self.release()
-        self.unseen = [p.grad for p in self.others if p.grad is not None]
+        self.unseen = [p.grad for p in self.others(self.known) if p.grad is not None]
         for layer, parts in self.entries:
             used = everywhere or layer.valid
             for struct, find, parameter, count in parts:
@@ -77,8 +79,8 @@ class Gradients:
             return True
         with torch.no_grad():
             # NaN, or 0 where all is finite.
-            zeros = torch.stack([_values(g).mul(0).sum(dtype=torch.float32) for g in self.unseen])
-            return bool(torch.isfinite(zeros).all())
+            zeros = [_values(g).mul(0).sum(dtype=torch.float32) for g in self.unseen]
+            return bool(torch.isfinite(torch.stack([z.to(zeros[0].device) for z in zeros])).all())
 
     def write_back(self):
         with torch.no_grad():

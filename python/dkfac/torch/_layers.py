@@ -48,6 +48,7 @@ class Layer:
         self.id = None
         self.records = 0      # In this step.
         self.valid = False    # It has been recorded, and not been put into eval mode since.
+        self.idle = False     # It was frozen in a step with statistics, whose averages have faded since.
         self.second = False   # The model has its samples in the second dimension.
 
     def parameters(self):

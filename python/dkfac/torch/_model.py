@@ -15,13 +15,14 @@ from ._layers import Layer, LinearLayer, find_layers
 from ._records import Records
 from ._reports import Reports
 from ._tensors import device_struct
+from ._trained import Trained
 
 ALL_KINDS = (c.LINEAR, c.CONV2D, c.NORM, c.EMBEDDING)
 
 
-class ModelPreconditioner(Records, Reports, _state.Stateful):
-    """Preconditions the gradients of a model in place; dkfac.torch.attach() describes the arguments. `owned`: ids of
-    the parameters that the optimizer has; a layer that lacks one of them is left alone. Default: all."""
+class ModelPreconditioner(Trained, Records, Reports, _state.Stateful):
+    """Preconditions the gradients of a model in place; dkfac.torch.attach() describes the arguments. `owned`: returns
+    {id: parameter} of those that the optimizer has; a layer that lacks one of them is left alone. Default: all."""
 
     def __init__(self, model, *, comm=None, accumulation_steps=1, loss_reduction="mean", grad_scaler=None,
                  skip_layers=(), batch_dim=0, kinds=ALL_KINDS, scaling=None, owned=None, graphs=True, **options):
@@ -54,14 +55,8 @@ class ModelPreconditioner(Records, Reports, _state.Stateful):
 
         def skip(name, module):
             return any(p.search(t) for p in patterns for t in _checks.texts_of(name, module))
-        self.layers = find_layers(model, skip, kinds, "reduce" if self._ordered else "expand")
-        for layer in self.layers:
-            layer.second = batch_dim == 1
-            if owned is not None and layer.reason is None and not owned.issuperset(map(id, layer.parameters())):
-                layer.reason = "the optimizer does not have all of its parameters"
+        self._find = functools.partial(find_layers, model, skip, kinds, "reduce" if self._ordered else "expand")
         self._owned = owned
-        self._watched = [layer for layer in self.layers if layer.reason is None]
-        self._by_weight = {id(layer.weight): layer for layer in self._watched}
         self.settings = {name: getattr(self.options, name) for name in _state.SETTINGS}
         self._arguments, self._applied = dict(self.settings), dict(self.settings)
         self.last_report = None
@@ -79,13 +74,7 @@ class ModelPreconditioner(Records, Reports, _state.Stateful):
         self._paused = 0
         self._uncaught = {}    # id of a weight -> (layer, hook that notes its gradients), until a use of it is caught.
         self._missed = {}      # id of a weight that got a gradient without a use that was caught -> the pass.
-        taken = _capture.claim(self, self._watched)
-        if taken is not None:
-            raise InvalidArgument(f"[attach] the gradient of layer '{taken.name}' has a preconditioner; detach() it "
-                                  "first")
-        for layer in self._watched:
-            note = functools.partial(_capture.Hook(self, "_noted"), id(layer.weight))
-            self._uncaught[id(layer.weight)] = layer, layer.weight.register_hook(note)
+        self._watch()
         self._hooks = [_capture.before_forward(model, _capture.Hook(self, "_enter")),
                        model.register_forward_hook(_capture.Hook(self, "_leave"))]
 
@@ -96,6 +85,7 @@ class ModelPreconditioner(Records, Reports, _state.Stateful):
             return
         _checks.refuse_pass(model)
         _checks.refuse_place(self.device, self._process, self._watched)
+        self._follow()
         self._apply_settings()
         self._pass_count += 1
         self._pass = _capture.Pass(self._pass_count, self._samples(args, kwargs or {}), self._current_scale())
@@ -225,9 +215,20 @@ class ModelPreconditioner(Records, Reports, _state.Stateful):
         self._record(layer, use, grad.detach() if grad.requires_grad else grad)
         use.x = use.moments = None
 
+    def _note_weights(self):
+        """Notes gradients of weights of which no use was caught yet."""
+        for layer in self._watched:
+            note = functools.partial(_capture.Hook(self, "_noted"), id(layer.weight))
+            self._uncaught[id(layer.weight)] = layer, layer.weight.register_hook(note)
+
+    def _forget_notes(self):
+        for _, hook in self._uncaught.values():
+            hook.remove()
+        self._uncaught = {}
+
     def _noted(self, key, grad):
         """A weight of which no use was caught gets a gradient from a pass of this rank."""
-        if (self._pass is not None and not self._paused and key in self._uncaught
+        if (grad is not None and self._pass is not None and not self._paused and key in self._uncaught
                 and self._uncaught[key][0].module.training):
             self._missed[key] = self._pass.number
 
@@ -266,10 +267,7 @@ class ModelPreconditioner(Records, Reports, _state.Stateful):
         for layer in self.layers:
             spec = layer.make_spec() if layer.reason is None else Layer.make_spec(layer)
             layer.id = pre.add_layer(layer.name, spec)
-        curved = self.curved()
-        known = {id(p) for layer in curved for p in layer.parameters()}
-        self._gradients = Gradients(curved, [p for p in self.model.parameters() if id(p) not in known
-                                             and (self._owned is None or id(p) in self._owned)])
+        self._gradients = Gradients(self.curved(), self._unseen)
         self._preconditioner = pre
         pre.prepare()
 
@@ -303,6 +301,7 @@ class ModelPreconditioner(Records, Reports, _state.Stateful):
             raise Error(f"[dkfac] layer '{missed.name}' has a gradient, but no use of its weight by torch.nn."
                         f"functional.{missed.function}() was seen; name it in skip_layers")
         if due:
+            self._refuse_removed()
             self._refuse_unrecorded()
             for layer in layers:
                 _checks.refuse_replaced(layer)
@@ -343,8 +342,7 @@ class ModelPreconditioner(Records, Reports, _state.Stateful):
         """Removes all hooks; the model is as before."""
         for hook in self._hooks:
             hook.remove()
-        for _, hook in self._uncaught.values():
-            hook.remove()
-        self._hooks, self._uncaught = [], {}
+        self._forget_notes()
+        self._hooks = []
         _capture.deactivate(self)
         _capture.release(self)

@@ -4,6 +4,8 @@ Their rules are written in torch, not taken from dkfac_optimizer of the C interf
 decay for all layers, reduces gradients which DistributedDataParallel has reduced already, and keeps views of gradients
 that zero_grad() replaces. Groups, schedulers and state_dict() would have to be rebuilt above it.
 """
+import functools
+
 import torch
 
 from .._library import InvalidArgument, real
@@ -25,7 +27,7 @@ class KFAC(torch.optim.SGD):
                          weight_decay=weight_decay, nesterov=nesterov)
         self.preconditioner = ModelPreconditioner(
             model, damping=damping, statistics_interval=statistics_interval, inverse_interval=inverse_interval,
-            owned=_checks.owned_by(self), **options)
+            owned=functools.partial(_checks.owned_by, self), **options)
 
     @torch.no_grad()
     def step(self, closure=None):

@@ -119,6 +119,7 @@ class Records:
                 raise Error(f"[dkfac] layer '{layer.name}' was put into eval mode during training on several ranks; "
                             "name it in skip_layers")
             layer.valid = layer.valid and layer.module.training
+            layer.idle = layer.idle or not layer.weight.requires_grad
         while layer.records < self.accumulation_steps:
             self._send(layer, *layer.placeholder())
 

@@ -10,12 +10,15 @@ class Reports:
     def report(self):
         """A table of the layers, with the reason why a layer has no curvature."""
         if self._preconditioner is not None:
-            return self._preconditioner.describe()
-        return "\n".join(f"{layer.name}: {layer.reason or 'K-FAC'}" for layer in self.layers)
+            text = self._preconditioner.describe()
+        else:
+            text = "\n".join(f"{layer.name}: {layer.reason or 'K-FAC'}" for layer in self.layers)
+        return "\n".join([text, *(f"{name}: {reason}" for name, reason in self._without_layer().items())])
 
     def reasons(self):
         """{name: reason} of the parameters that get the first-order update."""
-        return {layer.name: layer.reason for layer in self.layers if layer.reason is not None}
+        return {**{layer.name: layer.reason for layer in self.layers if layer.reason is not None},
+                **self._without_layer()}
 
     def factors(self, name):
         """Copies of what this rank holds of a layer's curvature: {"a_average": tensor, ...}."""
