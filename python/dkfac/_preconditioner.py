@@ -88,12 +88,13 @@ class Preconditioner:
         check(self._library.dkfac_preconditioner_record_normalization(
             self._handle, layer, byref(x), byref(mean), byref(inv_std), byref(grad_output), byref(scale)))
 
-    def step(self, grads, lr=None, reject=False):
-        """`grads`: an array of LayerGrad. `reject`: this rank rejects the step."""
+    def step(self, grads, lr=None, reject=False, stop=False):
+        """`grads`: an array of LayerGrad. `reject`: this rank rejects the step. `stop`: counted in the report of all
+        ranks, without another effect."""
         args = initialized(c.StepArgs, self._library.dkfac_step_args_init)
         if lr is not None:
             args.lr = lr
-        args.data_error = 1 if reject else 0
+        args.data_error, args.stop = int(reject), int(stop)
         report = c.StepReport(struct_size=ctypes.sizeof(c.StepReport))
         check(self._library.dkfac_preconditioner_step(self._handle, grads, len(grads) if grads is not None else 0,
                                                   byref(args), byref(report)))

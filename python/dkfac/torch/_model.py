@@ -12,6 +12,7 @@ from . import _capture, _checks, _state
 from ._distributed import default_comm, same_gradients
 from ._gradients import WIDE, Gradients
 from ._layers import Layer, LinearLayer, find_layers
+from ._progress import Progress
 from ._records import Records
 from ._reports import Reports
 from ._tensors import device_struct
@@ -20,7 +21,7 @@ from ._trained import Trained
 ALL_KINDS = (c.LINEAR, c.CONV2D, c.NORM, c.EMBEDDING)
 
 
-class ModelPreconditioner(Trained, Records, Reports, _state.Stateful):
+class ModelPreconditioner(Trained, Progress, Records, Reports, _state.Stateful):
     """Preconditions the gradients of a model in place; dkfac.torch.attach() describes the arguments. `owned`: returns
     {id: parameter} of those that the optimizer has; a layer that lacks one of them is left alone. Default: all."""
 
@@ -71,6 +72,9 @@ class ModelPreconditioner(Trained, Records, Reports, _state.Stateful):
         self._pass_count = 0   # Forward passes in training mode.
         self._pass = None      # The last one of this step, or the one whose backward pass runs.
         self._superseding = None  # Number of the first one that began when those of a step were recorded.
+        self._begun = False      # A backward pass through the results of a pass began since the last step.
+        self._passed_by = False  # A pass that was paused came since then.
+        self._left = {}          # What the last step has left: _keep_gradients().
         self._paused = 0
         self._uncaught = {}    # id of a weight -> (layer, hook that notes its gradients), until a use of it is caught.
         self._missed = {}      # id of a weight that got a gradient without a use that was caught -> the pass.
@@ -81,6 +85,7 @@ class ModelPreconditioner(Trained, Records, Reports, _state.Stateful):
     # --- forward and backward -----------------------------------------------------------------------------------------
 
     def _enter(self, model, args, kwargs=None):
+        self._passed_by = self._passed_by or self._paused > 0
         if self._paused or not (torch.is_grad_enabled() and model.training):
             return
         _checks.refuse_pass(model)
@@ -98,7 +103,7 @@ class ModelPreconditioner(Trained, Records, Reports, _state.Stateful):
             _capture.activate(self, self._by_weight)
 
     def _leave(self, model, args, out):
-        if self._inside and self._due():
+        if self._inside:
             one = self._pass
             for tensor in _capture.results(out):
                 tensor.register_hook(lambda grad: self._return_to(one))
@@ -106,6 +111,7 @@ class ModelPreconditioner(Trained, Records, Reports, _state.Stateful):
 
     def _return_to(self, one):
         """The backward pass of a forward pass begins. A checkpoint within runs its part again, as a part of it."""
+        self._begun = True
         if self._pass is not None:
             self._pass = one
 
@@ -290,19 +296,21 @@ class ModelPreconditioner(Trained, Records, Reports, _state.Stateful):
     def step(self, lr=None):
         """Preconditions the gradients in place; collective. Returns the report of the step."""
         due = self._due()
-        if due and self._pass is None:
-            raise Error("[dkfac] step() needs statistics, and no forward pass of the attached module in training mode, "
-                        "with gradients enabled, was seen since the last one; call that module, or detach()")
         if self._preconditioner is None:
+            if self._pass is None:
+                raise Error(self._lacking(due))
             self._build()
         pre, layers = self._preconditioner, self.curved()
         missed = next((layer for layer in layers if due and id(layer.weight) in self._missed), None)
         if missed is not None and id(missed.weight) in self._uncaught:
             raise Error(f"[dkfac] layer '{missed.name}' has a gradient, but no use of its weight by torch.nn."
                         f"functional.{missed.function}() was seen; name it in skip_layers")
+        lacking = self._lacking(due)
+        if lacking is not None and self.comm.size == 1:
+            raise Error(lacking)
+        undo = self._begin_without_pass() if lacking is not None else None
         if due:
             self._refuse_removed()
-            self._refuse_unrecorded()
             for layer in layers:
                 _checks.refuse_replaced(layer)
                 if layer.records < self.accumulation_steps:
@@ -317,13 +325,15 @@ class ModelPreconditioner(Trained, Records, Reports, _state.Stateful):
         grads = self._gradients
         grads.collect(everywhere=self.comm.size > 1)
         try:
-            report = pre.step(grads.array, lr, reject=not grads.others_finite())
+            report = pre.step(grads.array, lr, reject=not grads.others_finite(), stop=lacking is not None)
         except NumericError:  # The library has dropped the records.
             self._end_step()
             raise
+        self._agree(lacking, undo, report)
         if report.updated:
             grads.write_back()
         grads.release()
+        self._keep_gradients()
         self._end_step()
         self.steps += 1
         self.last_report = report

@@ -94,22 +94,6 @@ class Records:
 
     # --- of a step ----------------------------------------------------------------------------------------------------
 
-    def _refuse_unrecorded(self):
-        """Raises where no backward pass has made records for this step, in place of averaging zeros into all factors.
-        None is missing where no layer with curvature is trained, or where the passes used other parameters alone."""
-        layers = [one for one in self.curved() if one.module.training and one.weight.requires_grad]
-        recorded = [p for one in self._recorded() for p in one.parameters()]
-        kept = self._superseding is None or any(p.grad is not None for p in recorded)
-        if not layers or (recorded and kept) or (self.comm.size > 1 and self._pass.batch == 0):
-            return
-        own = {id(p): p for one in layers for p in one.parameters()}
-        if (any_nonzero(p.grad for p in self.model.parameters() if id(p) not in own)
-                and not any_nonzero(p.grad for p in own.values())):
-            return
-        raise Error(f"[dkfac] step() needs statistics, and no backward pass of the attached module, e.g. through layer "
-                    f"'{layers[0].name}', was recorded since the last one; call backward() on a loss of its output, "
-                    "outside of paused(), before the step")
-
     def _fill(self, layer):
         """Completes the records of a layer that some passes of the step did not use, with samples of zeros."""
         if layer.records == 0:
@@ -128,3 +112,4 @@ class Records:
         for layer in self.layers:
             layer.records = 0
         self._pass, self._inside, self._superseding, self._missed = None, False, None, {}
+        self._begun = self._passed_by = False
