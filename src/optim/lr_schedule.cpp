@@ -33,6 +33,7 @@ void check_knots(const char* what, const Knots& knots) {
 }  // namespace
 
 double PolynomialLr::at(double epoch) const {
+  if (std::isnan(epoch)) return epoch;
   if (epoch < start) return lr0;
   if (epoch >= end) return last;
   return last + (lr0 - last) * std::pow(1 - (epoch - start) / (end - start), power);
@@ -61,6 +62,7 @@ double PiecewiseLinearLr::at(double epoch) const {
 void PiecewiseLinearLr::validate() const { check_knots("piecewise linear lr", knots); }
 
 double CosineLr::at(double epoch) const {
+  if (std::isnan(epoch)) return epoch;
   if (epoch <= start) return lr0;
   if (epoch >= end) return last;
   const double t = (epoch - start) / (end - start);
@@ -87,6 +89,8 @@ void StepLr::validate() const { check_knots("step lr", knots); }
 double warmup_factor(double epoch, double epochs, double first) {
   DKFAC_CHECK(epochs >= 0 && std::isfinite(epochs), "[warmup factor] epochs is ", epochs,
               "; it must be finite and not negative");
+  DKFAC_CHECK(std::isfinite(first), "[warmup factor] first is ", first, "; it must be finite");
+  if (std::isnan(epoch)) return epoch;
   if (epoch >= epochs) return 1;
   return std::lerp(first, 1.0, std::max(epoch, 0.0) / epochs);
 }

@@ -119,6 +119,12 @@ TEST(LrSchedules, HaveNoRateWhereTheEpochIsNoNumber) {
   EXPECT_TRUE(std::isnan(CosineLr{.lr0 = 1}.at(nan)));
   EXPECT_TRUE(std::isnan(StepLr{{{0, 1}, {2, 0.1}}}.at(nan)));
   EXPECT_TRUE(std::isnan(warmup_factor(nan, 5)));
+  // std::lerp() of libstdc++ gives one end where both have the same sign.
+  EXPECT_TRUE(std::isnan(PolynomialLr{.lr0 = 1, .last = 0.1}.at(nan)));
+  EXPECT_TRUE(std::isnan(PiecewiseLinearLr{{{0, 1}, {2, 0.1}}}.at(nan)));
+  EXPECT_TRUE(std::isnan(CosineLr{.lr0 = 1, .last = 0.1}.at(nan)));
+  EXPECT_TRUE(std::isnan(warmup_factor(nan, 5, 0.1)));
+  EXPECT_TRUE(std::isnan(warmup_factor(nan, 0, 0.1)));
 }
 
 TEST(WarmupFactor, RisesFromFirstToOne) {
@@ -131,6 +137,7 @@ TEST(WarmupFactor, RisesFromFirstToOne) {
   EXPECT_EQ(warmup_factor(-1, 5, 0.1), 0.1);
   EXPECT_EQ(warmup_factor(0, 0), 1);
   EXPECT_THROW((void)warmup_factor(0, -1), InvalidArgument);
+  EXPECT_THROW((void)warmup_factor(1, 5, std::nan("")), InvalidArgument);
 }
 
 }  // namespace

@@ -48,7 +48,8 @@ struct DKFAC_API StepLr {
 };
 
 /// Factor of a gradual warm-up: rises linearly from `first` at epoch 0 to 1 at `epochs` (Goyal et
-/// al. 2017, section 2.2). 1 when epochs is 0.
+/// al. 2017, section 2.2). 1 when epochs is 0. Throws InvalidArgument unless epochs >= 0 and
+/// `first` are finite.
 [[nodiscard]] DKFAC_API double warmup_factor(double epoch, double epochs, double first = 0);
 
 }  // namespace dkfac::optim
