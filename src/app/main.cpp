@@ -12,6 +12,7 @@
 
 #include "app/commands/arguments.h"
 #include "app/commands/command_line.h"
+#include "app/run/job.h"
 #include "app/run/signals.h"
 #include "app/shared/commands.h"
 
@@ -103,7 +104,8 @@ int run_parsed(const CLI::App& app, Parsed& parsed, const std::string& line,
                const Terminal& terminal) {
   if (app.got_subcommand("train") || app.got_subcommand("compare") || app.got_subcommand("sweep") ||
       parsed.eval.watch)
-    dkfac::app::take_signals_until_exit();
+    if (const auto failure = dkfac::app::attempt("start", dkfac::app::take_signals_until_exit))
+      return dkfac::app::refuse(*failure, terminal);
   parsed.train.command_line = parsed.compare.command_line = parsed.bench.command_line = line;
   parsed.sweep.command_line = line;
   if (app.got_subcommand("train")) return dkfac::app::run(parsed.train, terminal);

@@ -5,6 +5,8 @@
 
 #include "dkfac/core/error.h"
 
+#include "core/shared/thread_start.h"
+
 namespace dkfac::data {
 
 BatchQueue::BatchQueue(std::unique_ptr<BatchMaker> maker, std::size_t slots, Context& ctx)
@@ -15,7 +17,7 @@ BatchQueue::BatchQueue(std::unique_ptr<BatchMaker> maker, std::size_t slots, Con
     slots_[i] = maker_->make_buffer(ctx);
     idle_.push_back(i);
   }
-  thread_ = std::thread([this] { work(); });
+  thread_ = start_thread("loading batches", [this] { work(); });
 }
 
 BatchQueue::~BatchQueue() {

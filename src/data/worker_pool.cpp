@@ -7,6 +7,7 @@
 #include "dkfac/core/error.h"
 #include "dkfac/core/threads.h"
 
+#include "core/shared/thread_start.h"
 #include "core/shared/wait_watch.h"
 
 namespace dkfac::data {
@@ -25,7 +26,7 @@ WorkerPool::WorkerPool(int workers) {
     const std::size_t begun = threads_.size() + 1;
     end();
     throw Error(detail::concat("[worker_pool] only ", begun, " of ", workers,
-                               " workers could be started (", error.what(),
+                               " workers could be started (", error.what(), ", ", thread_limits(),
                                "); use fewer, or raise the limit on threads or memory"));
   }
 }

@@ -160,6 +160,7 @@ void export_model(const CkptCommand& command, const Terminal& terminal) {
   const safetensors::File file(
       read_listed(point.checkpoint, read_manifest(point.checkpoint), kModelFile),
       (point.checkpoint / kModelFile).string());
+  check_threads();
   Context ctx;
   const Config config = parse_config(point.record.result.configuration, {}, "the checkpoint");
   const auto model = rebuild(ctx, config, file);

@@ -165,6 +165,7 @@ int run(const PredictCommand& command, const Terminal& terminal) {
     if (comm->rank() != 0) return;
     Position position;
     try {
+      check_threads();
       predict(command, terminal, position);
     } catch (...) {
       throw RunError(describe_current_exception(0, position), RunError::Scope::this_rank);

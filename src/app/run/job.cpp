@@ -20,6 +20,8 @@
 
 #include "app/run/agreement.h"
 #include "app/run/load_kernels.h"
+#include "core/shared/printable.h"
+#include "core/shared/thread_start.h"
 
 namespace dkfac::app {
 
@@ -190,6 +192,17 @@ void print_remarks(const Config& config, int rank, const Terminal& terminal) {
 void share_cores(comm::Communicator& comm, int threads) {
   const int share = share_of_cores(comm);  // Collective, also where ranks differ in `threads`.
   if (threads > 0 || share > 0) set_threads(threads > 0 ? threads : share);
+  check_threads();
+}
+
+void check_threads() {
+  constexpr int kMost = 4096;  // As for run.threads; OpenMP may crash with more.
+  const char* wanted = std::getenv("OMP_NUM_THREADS");
+  // More than the largest int are a negative number here.
+  DKFAC_CHECK(threads() >= 1 && threads() <= kMost, "[threads] OMP_NUM_THREADS is '",
+              printable(wanted == nullptr ? "" : wanted), "'; use at most ", kMost,
+              " threads, or unset it");
+  require_threads(threads());
 }
 
 void keep_standard_files() noexcept {
@@ -217,9 +230,12 @@ int finish_output(int code, const Terminal& terminal) {
   return print({launch.rank, failure->position, failure->code, failure->what}, terminal);
 }
 
-int refuse_command_line(const std::string& what, const Terminal& terminal) {
-  const Failure failure{0, {0, "arguments"}, ExitCode::usage, what};
+int refuse(const Failure& failure, const Terminal& terminal) {
   return run_job({.early = failure}, terminal, [](std::shared_ptr<comm::Communicator>) {});
+}
+
+int refuse_command_line(const std::string& what, const Terminal& terminal) {
+  return refuse({0, {0, "arguments"}, ExitCode::usage, what}, terminal);
 }
 
 }  // namespace dkfac::app

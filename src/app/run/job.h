@@ -32,6 +32,9 @@ struct Job {
 [[nodiscard]] std::optional<Failure> attempt(const char* activity,
                                              const std::function<void()>& work);
 
+/// Reports a failure before any command has begun, and returns its exit code.
+[[nodiscard]] int refuse(const Failure& failure, const Terminal& terminal);
+
 /// Prints a line for each of them.
 void print_warnings(const std::vector<std::string>& warnings, const Terminal& terminal);
 /// Prints config.remarks so, on rank 0 only.
@@ -39,7 +42,11 @@ void print_remarks(const Config& config, int rank, const Terminal& terminal);
 
 /// Sets the OpenMP threads of this rank to `threads`, or where that is 0 to its share: cores that
 /// several ranks of one machine may use are divided equally, unless OMP_NUM_THREADS is set.
-/// Collective.
+/// Collective. Throws as check_threads().
 void share_cores(comm::Communicator& comm, int threads);
+
+/// Throws Error where the OpenMP threads of this rank cannot be started, and InvalidArgument where
+/// they are too many: OpenMP itself would end the process.
+void check_threads();
 
 }  // namespace dkfac::app

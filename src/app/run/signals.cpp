@@ -2,6 +2,8 @@
 
 #include <atomic>
 
+#include "core/shared/thread_start.h"
+
 namespace dkfac::app {
 
 namespace {
@@ -38,6 +40,11 @@ bool stays_ignored(int signal, const struct sigaction& before) {
   return signal == SIGHUP && before.sa_handler == SIG_IGN;
 }
 
+void restore() {
+  restore_signals_for_exec();
+  found.any = false;
+}
+
 }  // namespace
 
 SignalGuard::SignalGuard() {
@@ -56,17 +63,21 @@ SignalGuard::SignalGuard() {
   for (std::size_t i = 0; i < kIgnoredSignals.size(); ++i)
     sigaction(kIgnoredSignals[i], &ignored, &found.ignored[i]);
   found.any = true;
-  taker_ = std::thread([this, stop] {
-    pthread_sigmask(SIG_UNBLOCK, &stop, nullptr);
-    over_.acquire();
-  });
+  try {
+    taker_ = start_thread("signals", [this, stop] {
+      pthread_sigmask(SIG_UNBLOCK, &stop, nullptr);
+      over_.acquire();
+    });
+  } catch (...) {
+    restore();
+    throw;
+  }
 }
 
 SignalGuard::~SignalGuard() {
   over_.release();
   taker_.join();
-  restore_signals_for_exec();
-  found.any = false;
+  restore();
 }
 
 void take_signals_until_exit() {

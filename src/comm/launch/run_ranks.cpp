@@ -7,6 +7,8 @@
 #include "dkfac/core/error.h"
 #include "dkfac/core/threads.h"
 
+#include "core/shared/thread_start.h"
+
 namespace dkfac::comm {
 
 namespace {
@@ -67,7 +69,8 @@ void run_ranks(int size, const std::function<void(std::shared_ptr<Communicator>)
   } catch (const std::exception& error) {
     failure.keep(std::make_exception_ptr(Error(detail::concat(
                      "[run_ranks] the thread of rank ", threads.size(), " of ", size,
-                     " did not start: ", error.what(),
+                     " did not start: ", error.what(), " (", thread_limits(),
+                     ")"
                      "; use fewer ranks, or raise the limits on threads and memory"))),
                  false);
     ranks.clear();  // The ranks that run learn that the others have left.
