@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "app/shared/result.h"
+#include "app/shared/report.h"
 
 namespace dkfac::app::testing {
 
@@ -51,6 +51,18 @@ inline RunGroup fake_group(const std::string& name, const std::vector<std::vecto
     group.runs.back().name = name;
   }
   return group;
+}
+
+using Names = std::vector<std::string>;
+
+/// The names of the groups that are shown to be best.
+inline Names best_in(const Comparison& comparison, Respect respect) {
+  Names names;
+  for (const Standing& standing : comparison.standings)
+    if (standing.respect == respect)
+      for (const std::size_t group : standing.best())
+        names.push_back(comparison.groups[group].name);
+  return names;
 }
 
 }  // namespace dkfac::app::testing

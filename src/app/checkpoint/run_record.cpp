@@ -140,6 +140,7 @@ RunResult run_result(const ordered_json& json) {
   r.parameters = count(json, "parameters");
   r.steps = count(json, "steps");
   r.skipped_steps = count(json, "skipped_steps");
+  r.chance = maybe(json, "chance_accuracy");
   r.train_seconds = real(json, "train_seconds");
   r.total_seconds = real(json, "total_seconds");
   for (const auto& [activity, seconds] : json.at("activity_seconds").items())

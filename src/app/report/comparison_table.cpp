@@ -9,16 +9,6 @@ namespace {
 
 using Group = const GroupSummary&;
 
-enum class Sign { none, always };
-
-/// Formats "91.20 \u00b1 0.35", or the mean alone for one seed.
-std::string with_interval(const Spread& spread, double factor, Sign sign) {
-  if (spread.count == 0) return "-";
-  std::string text = fixed(factor * spread.mean, 2);
-  if (sign == Sign::always && !text.starts_with('-')) text.insert(0, 1, '+');
-  return spread.half_width ? text + " \u00b1 " + fixed(factor * *spread.half_width, 2) : text;
-}
-
 Spread or_none(const std::optional<Spread>& spread) { return spread.value_or(Spread{}); }
 
 std::string runs_text(Group group) {
@@ -33,12 +23,11 @@ Table table_of(const Comparison& comparison, Dash dash) {
   const auto column = [&](Head head, const auto& read) {
     add_column(out, std::move(head), comparison.groups, read);
   };
-  // Winners are marked only among several groups.
-  const auto contest = [&](Head head, const std::vector<std::string>& winners, const auto& read) {
-    column(std::move(head), [&](Group g) {
-      return Cell{read(g), comparison.groups.size() > 1 &&
-                               std::ranges::find(winners, g.name) != winners.end()};
-    });
+  const auto contest = [&](Head head, Respect respect, const auto& read) {
+    column(std::move(head), read);
+    for (const Standing& standing : comparison.standings)
+      if (standing.respect == respect)
+        for (const std::size_t group : standing.best()) out.rows[group].back().best = true;
   };
   column({"", "configuration"}, &GroupSummary::name);
   // "5 of 5" runs that reached the target include the number of runs.
@@ -46,18 +35,18 @@ Table table_of(const Comparison& comparison, Dash dash) {
   if (comparison.target.any()) {
     const std::string target = target_text(comparison.target);
     column({"reached", target}, [](Group g) { return fmt::format("{} of {}", g.reached, g.runs); });
-    contest({"epochs to", target}, comparison.fewest_epochs,
+    contest({"epochs to", target}, Respect::epochs,
             [&](Group g) { return epochs_text(or_none(g.epochs), dash); });
-    contest({"seconds to", target}, comparison.fewest_seconds,
+    contest({"seconds to", target}, Respect::seconds,
             [&](Group g) { return seconds_text(or_none(g.seconds), dash); });
   }
-  contest({"final", "accuracy, %"}, comparison.highest_final,
+  contest({"final", "accuracy, %"}, Respect::final_accuracy,
           [&](Group g) { return percent_text(g.final_accuracy, dash); });
   column({"median of last 5", "accuracies, %", false},
          [&](Group g) { return percent_text(g.median_accuracy, dash); });
-  contest({"best", "accuracy, %", false}, comparison.highest_best,
+  contest({"best", "accuracy, %", false}, Respect::best_accuracy,
           [&](Group g) { return percent_text(g.best_accuracy, dash); });
-  contest({"ms per", "step"}, comparison.cheapest_step,
+  contest({"ms per", "step"}, Respect::step,
           [&](Group g) { return milliseconds_text(g.seconds_per_step, dash); });
   column({"step", "ratio"},
          [](Group g) { return g.step_ratio > 0 ? fixed(g.step_ratio, 2) : "-"; });

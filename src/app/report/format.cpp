@@ -74,6 +74,16 @@ std::string percent_text(const Spread& accuracy, Dash dash) {
   return range_text(accuracy, dash, [](double a) { return fixed(100 * a, 2); });
 }
 
+std::string with_interval(const Spread& spread, double factor, Sign sign) {
+  if (spread.count == 0) return "-";
+  const double half = factor * spread.half_width.value_or(0);
+  const double size = std::max(std::abs(factor * spread.mean), half);
+  const int digits = size > 0 && size < 0.1 ? decimals_of(size) : 2;
+  std::string text = fixed(factor * spread.mean, digits);
+  if (sign == Sign::always && !text.starts_with('-')) text.insert(0, 1, '+');
+  return spread.half_width ? text + " \u00b1 " + fixed(half, digits) : text;
+}
+
 std::string capitalized(std::string text) {
   if (!text.empty() && text[0] >= 'a' && text[0] <= 'z')
     text[0] = static_cast<char>(text[0] - 'a' + 'A');

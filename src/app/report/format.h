@@ -27,6 +27,11 @@ enum class Dash { plain, en };
 [[nodiscard]] std::string milliseconds_text(const Spread& seconds, Dash dash);
 [[nodiscard]] std::string percent_text(const Spread& accuracy, Dash dash);
 
+enum class Sign { none, always };
+/// Formats the mean times a factor and half the width of its interval, "91.20 \u00b1 0.35", or the
+/// mean alone for one seed. "-" without values.
+[[nodiscard]] std::string with_interval(const Spread& spread, double factor, Sign sign);
+
 [[nodiscard]] std::string capitalized(std::string text);
 /// "a", "a and b", "a, b and c"
 [[nodiscard]] std::string join_names(const std::vector<std::string>& names);

@@ -19,7 +19,7 @@ std::string section(const std::string& heading, const std::string& body) {
   return fmt::format("<section>\n<h2>{}</h2>\n{}</section>\n", escape(heading), body);
 }
 
-/// One card for each respect: the winner, its value, and the next groups.
+/// One card for each respect: the winners, if any, its value, and the next groups.
 std::string cards(const Comparison& comparison) {
   const bool alone = comparison.groups.size() == 1;
   std::string out;
@@ -30,6 +30,7 @@ std::string cards(const Comparison& comparison) {
       if (!alone)
         out += fmt::format("<span class=\"who\">{}{}</span>\n", swatch(i),
                            escape(comparison.groups[i].name));
+    if (finding.winners.empty()) out += "no difference shown";
     out += fmt::format("{}<p class=\"{}\">{}</p>", alone ? "" : "</p>", alone ? "winner" : "value",
                        with_units(escape(finding.value)));
     if (!finding.next.empty())
@@ -45,34 +46,18 @@ std::string caveat_list(const Comparison& comparison) {
   return out.empty() ? out : "<ul class=\"caveats\">\n" + out + "</ul>\n";
 }
 
-/// All winners in one sentence; consecutive respects with the same winners are merged.
-std::string sentence(const Comparison& comparison) {
-  if (comparison.groups.size() < 2) return {};
-  std::string out, names;
-  std::vector<std::string> claims;
-  const auto flush = [&] {
-    if (!claims.empty())
-      out += fmt::format("{}<b>{}</b> {}", out.empty() ? "" : "; ", escape(names),
-                         with_units(escape(join_names(claims))));
-    claims.clear();
-  };
-  for (const Finding& finding : findings(comparison, Dash::en)) {
-    if (finding.names != names) flush();
-    names = finding.names;
-    const std::string doubt =
-        finding.overlaps.empty() ? "" : "; its range overlaps with that of " + finding.overlaps;
-    claims.push_back(fmt::format("{} ({}{})", finding.claim, finding.value, doubt));
-  }
-  flush();
-  return out.empty() ? out : "<p class=\"lead\">" + out + ".</p>\n";
+std::string first_sentence(const Comparison& comparison) {
+  const std::string text = lead(comparison, Dash::en);
+  return text.empty() ? text : "<p class=\"lead\">" + with_units(escape(text)) + "</p>\n";
 }
 
 std::string comparison_section(const Comparison& comparison) {
   Table table = table_of(comparison, Dash::en);
   for (std::size_t i = 0; i < table.rows.size(); ++i) table.rows[i].front().style = i;
   return html_table(table, Look::folds) +
-         "<p class=\"note\">Mean [smallest\u2013largest] over seeds; the best of a column is "
-         "marked. To the target: the first epoch after which test accuracy, or top-5 accuracy "
+         "<p class=\"note\">Mean [smallest\u2013largest] over seeds; marked are the best of a "
+         "column, where a difference is shown. To the target: the first epoch after which test "
+         "accuracy, or top-5 accuracy "
          "where a "
          "target is given for it, is at least the target. "
          "Seconds are of training, without evaluation. Step ratio: to the cheapest step.</p>\n";
@@ -164,7 +149,7 @@ std::string html_report(std::span<const RunGroup> groups, const Comparison& comp
       "name=\"color-scheme\" content=\"light dark\"/>\n<title>{0}</title>\n<style>\n{1}{2}{3}"
       "</style>\n</head>\n<body>\n<main>\n<header>\n<h1>{0}</h1>\n<p class=\"caption\">{4}</p>\n",
       escape(title), page_css(), picture_css(), activity_css(), escape(comparison.caption));
-  out += sentence(comparison) + "</header>\n" + cards(comparison) + caveat_list(comparison);
+  out += first_sentence(comparison) + "</header>\n" + cards(comparison) + caveat_list(comparison);
   out += section("Failed runs", failures(groups));
   out += section(comparison.groups.size() > 1 ? "Comparison" : "Result",
                  comparison_section(comparison));

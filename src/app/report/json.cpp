@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "app/record/run_summary.h"
+#include "app/report/findings.h"
 #include "app/shared/report.h"
 
 namespace dkfac::app {
@@ -117,8 +118,49 @@ ordered_json object(const GroupSummary& group) {
           {"best_accuracy", object(group.best_accuracy)},
           {"median_accuracy", object(group.median_accuracy)},
           {"seconds_per_step", object(group.seconds_per_step)},
+          {"chance_accuracy", number(group.chance)},
           {"step_ratio", group.step_ratio > 0 ? number(group.step_ratio) : nullptr},
           {"difference_to_baseline", object(group.difference)}};
+}
+
+struct StandingKeys {
+  const char *standing, *winners;
+};
+/// In the order of Respect.
+constexpr StandingKeys kStandingKeys[] = {{"epochs_to_target", "fewest_epochs"},
+                                          {"seconds_to_target", "fewest_seconds"},
+                                          {"final_accuracy", "highest_final_accuracy"},
+                                          {"best_accuracy", "highest_best_accuracy"},
+                                          {"seconds_per_step", "cheapest_step"}};
+
+const StandingKeys& keys_of(const Standing& standing) {
+  return kStandingKeys[static_cast<std::size_t>(standing.respect)];
+}
+
+/// The order of the groups, and which of them are shown to be worse than the first.
+ordered_json standings_of(const Comparison& comparison) {
+  ordered_json out = ordered_json::object();
+  for (const Standing& standing : comparison.standings) {
+    ordered_json places = ordered_json::array();
+    for (const Place& place : standing.places)
+      places.push_back({{"name", comparison.groups[place.group].name},
+                        {"difference_to_first", object(std::optional(place.difference))},
+                        {"shown_worse", place.worse}});
+    out[keys_of(standing).standing] = {{"difference_shown", !standing.best().empty()},
+                                       {"places", std::move(places)}};
+  }
+  return out;
+}
+
+/// The groups that are shown to be best; none where no difference is shown.
+ordered_json winners_of(const Comparison& comparison) {
+  ordered_json out = ordered_json::object();
+  for (const Standing& standing : comparison.standings) {
+    ordered_json names = ordered_json::array();
+    for (const std::size_t group : standing.best()) names.push_back(comparison.groups[group].name);
+    out[keys_of(standing).winners] = std::move(names);
+  }
+  return out;
 }
 
 /// Replaces text that is not UTF-8 (a path, an error message) rather than failing.
@@ -152,6 +194,7 @@ std::string to_json(const RunResult& r) {
                {"final_accuracy", tested(r.final_accuracy)},
                {"best_accuracy", tested(r.best_accuracy)},
                {"median_accuracy", tested(r.median_accuracy)},
+               {"chance_accuracy", number(r.chance)},
                {"target_accuracy", number(r.target.accuracy)},
                {"target_top5", number(r.target.top5)},
                {"epochs_to_target", number(r.epochs_to_target)},
@@ -182,12 +225,9 @@ std::string to_json(const Comparison& comparison) {
                {"target_top5", number(comparison.target.top5)},
                {"baseline", comparison.baseline},
                {"groups", std::move(groups)},
-               {"winners",
-                {{"fewest_epochs", comparison.fewest_epochs},
-                 {"fewest_seconds", comparison.fewest_seconds},
-                 {"highest_final_accuracy", comparison.highest_final},
-                 {"highest_best_accuracy", comparison.highest_best},
-                 {"cheapest_step", comparison.cheapest_step}}},
+               {"standings", standings_of(comparison)},
+               {"winners", winners_of(comparison)},
+               {"lead", lead(comparison, Dash::plain)},
                {"verdict", verdict(comparison)}});
 }
 

@@ -3,15 +3,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include "app/record/run_summary.h"
+
 namespace dkfac::app {
 namespace {
-
-/// Relative difference below which values tie: means of equal values may differ by rounding.
-constexpr double kTie = 1e-9;
-
-bool equal(double a, double b) {
-  return std::abs(a - b) <= kTie * std::max(std::abs(a), std::abs(b));
-}
 
 bool is_accuracy(Respect respect) {
   return respect == Respect::final_accuracy || respect == Respect::best_accuracy;
@@ -24,7 +19,42 @@ double fraction_of(Respect respect, const GroupSummary& group) {
   return static_cast<double>(part) / static_cast<double>(group.runs);
 }
 
+double value_at_target(Respect respect, const RunResult& run, const Targets& target) {
+  const bool epochs = respect == Respect::epochs;
+  if (!target.any()) return NAN;
+  for (const EpochRecord& record : run.epochs)
+    if (target.reached(record))
+      return epochs ? static_cast<double>(record.epoch) : record.train_seconds;
+  // A run without epoch records keeps its stored values.
+  if (!run.epochs.empty()) return NAN;
+  return (epochs ? run.epochs_to_target : run.seconds_to_target).value_or(NAN);
+}
+
+/// Whether the 95 % interval of the difference to the leader lies on the worse side of 0.
+bool shown_worse(Respect respect, const Spread& difference, double leader) {
+  constexpr double kRounding = 1e-9;  // Differences of equal values may be as large, relatively.
+  if (!difference.half_width) return false;
+  const double worse = is_accuracy(respect) ? -difference.mean : difference.mean;
+  return worse > *difference.half_width + kRounding * std::abs(leader);
+}
+
 }  // namespace
+
+double value_in(Respect respect, const RunResult& run, const Targets& target) {
+  if (run.status == "failed") return NAN;
+  switch (respect) {
+    case Respect::final_accuracy:
+      return any_evaluated(run) ? run.final_accuracy : NAN;
+    case Respect::best_accuracy:
+      return any_evaluated(run) ? run.best_accuracy : NAN;
+    case Respect::step:
+      return run.seconds_per_step > 0 ? run.seconds_per_step : NAN;
+    case Respect::epochs:
+    case Respect::seconds:
+      break;
+  }
+  return value_at_target(respect, run, target);
+}
 
 const Spread* spread_in(Respect respect, const GroupSummary& group) {
   const Spread* spread = respect == Respect::final_accuracy             ? &group.final_accuracy
@@ -36,24 +66,39 @@ const Spread* spread_in(Respect respect, const GroupSummary& group) {
   return spread != nullptr && spread->count > 0 ? spread : nullptr;
 }
 
-std::vector<Ranked> rank(const std::vector<GroupSummary>& groups, Respect respect) {
-  struct Entry {
-    std::size_t group;
-    double fraction, value;  // The smallest value is best.
+Spread paired_difference(Respect respect, const RunGroup& group, const RunGroup& other,
+                         const Targets& target) {
+  std::vector<double> differences;  // Those of a run without a value are NaN, and left out.
+  for (const RunResult& run : group.runs) {
+    const auto same = std::ranges::find_if(other.runs, [&](const RunResult& r) {
+      return r.seed == run.seed && std::isfinite(value_in(respect, r, target));
+    });
+    if (same != other.runs.end())
+      differences.push_back(value_in(respect, run, target) - value_in(respect, *same, target));
+  }
+  return spread_of(differences);
+}
+
+Standing standing_of(Respect respect, std::span<const RunGroup> groups,
+                     const std::vector<GroupSummary>& summaries, const Targets& target) {
+  Standing out{respect, {}};
+  for (std::size_t i = 0; i < summaries.size(); ++i)
+    if (spread_in(respect, summaries[i]) != nullptr) out.places.push_back({i});
+  const auto mean = [&](const Place& place) {
+    return spread_in(respect, summaries[place.group])->mean;
   };
-  std::vector<Entry> entries;
-  for (std::size_t i = 0; i < groups.size(); ++i)
-    if (const Spread* spread = spread_in(respect, groups[i]))
-      entries.push_back({i, fraction_of(respect, groups[i]),
-                         is_accuracy(respect) ? -spread->mean : spread->mean});
-  std::ranges::stable_sort(entries, [](const Entry& a, const Entry& b) {
-    return equal(a.fraction, b.fraction) ? a.value < b.value : a.fraction > b.fraction;
+  std::ranges::stable_sort(out.places, [&](const Place& a, const Place& b) {
+    const double of_a = fraction_of(respect, summaries[a.group]),
+                 of_b = fraction_of(respect, summaries[b.group]);
+    if (of_a != of_b) return of_a > of_b;
+    return is_accuracy(respect) ? mean(a) > mean(b) : mean(a) < mean(b);
   });
-  std::vector<Ranked> out;
-  for (std::size_t i = 0; i < entries.size(); ++i) {
-    const bool tied = i > 0 && equal(entries[i].fraction, entries[i - 1].fraction) &&
-                      equal(entries[i].value, entries[i - 1].value);
-    out.push_back({entries[i].group, tied ? out.back().place : i});
+  for (std::size_t i = 1; i < out.places.size(); ++i) {
+    Place& place = out.places[i];
+    const Place& leader = out.places.front();
+    place.difference =
+        paired_difference(respect, groups[place.group], groups[leader.group], target);
+    place.worse = shown_worse(respect, place.difference, mean(leader));
   }
   return out;
 }

@@ -16,19 +16,6 @@
 namespace dkfac::app {
 namespace {
 
-struct ToTarget {
-  double epochs = 0, seconds = 0;
-};
-
-std::optional<ToTarget> to_target(const RunResult& run, const Targets& target) {
-  if (!target.any()) return std::nullopt;
-  for (const EpochRecord& record : run.epochs)
-    if (target.reached(record))
-      return ToTarget{static_cast<double>(record.epoch), record.train_seconds};
-  if (!run.epochs.empty() || !run.epochs_to_target || !run.seconds_to_target) return std::nullopt;
-  return ToTarget{*run.epochs_to_target, *run.seconds_to_target};
-}
-
 /// Returns the targets if all runs have the same.
 Targets common_target(std::span<const RunGroup> groups) {
   const std::vector<NamedRun> runs = runs_of(groups);
@@ -40,59 +27,31 @@ GroupSummary summarize_group(const RunGroup& group, const Targets& target) {
   GroupSummary out;
   out.name = group.name;
   out.runs = std::ssize(group.runs);
-  std::vector<const RunResult*> good;
-  std::vector<double> epochs, seconds;
-  for (const RunResult& run : group.runs) {
-    if (run.status == "failed") continue;
-    good.push_back(&run);
-    const auto reached = to_target(run, target);
-    if (!reached) continue;
-    epochs.push_back(reached->epochs);
-    seconds.push_back(reached->seconds);
-  }
-  out.failed = out.runs - std::ssize(good);
-  out.reached = std::ssize(epochs);
-  if (out.reached > 0) {
-    out.epochs = spread_of(epochs);
-    out.seconds = spread_of(seconds);
-  }
-  const auto spread = [&good](const auto& value) {
-    std::vector<double> values;
-    for (const RunResult* run : good) values.push_back(value(*run));
+  out.failed = std::ranges::count(group.runs, "failed", &RunResult::status);
+  const auto spread = [&](const auto& value) {
+    std::vector<double> values;  // NaN is excluded.
+    for (const RunResult& run : group.runs) values.push_back(value(run));
     return spread_of(values);
   };
-  const auto tested = [&](const auto& value) {  // NaN is excluded.
-    return spread([&](const auto& run) { return any_evaluated(run) ? value(run) : NAN; });
+  const auto in = [&](Respect respect) {
+    return spread([&](const RunResult& run) { return value_in(respect, run, target); });
   };
-  out.final_accuracy = tested([](const auto& run) { return run.final_accuracy; });
-  out.best_accuracy = tested([](const auto& run) { return run.best_accuracy; });
-  out.median_accuracy = tested([](const auto& run) { return median_of_last(run.epochs); });
-  out.seconds_per_step =  // NaN is excluded.
-      spread([](const auto& run) { return run.seconds_per_step > 0 ? run.seconds_per_step : NAN; });
-  return out;
-}
-
-/// Returns the run of this seed that did not fail; null when there is none.
-const RunResult* good_run(const RunGroup& group, std::uint64_t seed) {
-  for (const RunResult& run : group.runs)
-    if (run.seed == seed && run.status != "failed") return &run;
-  return nullptr;
-}
-
-PairedDifference difference_of(const RunGroup& group, const RunGroup& baseline,
-                               const Targets& target) {
-  std::vector<double> accuracy, epochs, seconds;
-  for (const RunResult& run : group.runs) {
-    const RunResult* base = good_run(baseline, run.seed);
-    if (run.status == "failed" || base == nullptr) continue;
-    if (any_evaluated(run) && any_evaluated(*base))
-      accuracy.push_back(run.final_accuracy - base->final_accuracy);
-    const auto mine = to_target(run, target), theirs = to_target(*base, target);
-    if (!mine || !theirs) continue;
-    epochs.push_back(mine->epochs - theirs->epochs);
-    seconds.push_back(mine->seconds - theirs->seconds);
+  const Spread epochs = in(Respect::epochs);
+  out.reached = epochs.count;
+  if (out.reached > 0) {
+    out.epochs = epochs;
+    out.seconds = in(Respect::seconds);
   }
-  return {spread_of(accuracy), spread_of(epochs), spread_of(seconds)};
+  out.final_accuracy = in(Respect::final_accuracy);
+  out.best_accuracy = in(Respect::best_accuracy);
+  out.median_accuracy = spread([](const RunResult& run) {
+    return run.status != "failed" && any_evaluated(run) ? median_of_last(run.epochs) : NAN;
+  });
+  out.seconds_per_step = in(Respect::step);
+  const auto alike = [&](const RunResult& run) { return run.chance == group.runs[0].chance; };
+  if (!group.runs.empty() && std::ranges::all_of(group.runs, alike))
+    out.chance = group.runs[0].chance;
+  return out;
 }
 
 /// Lists the values of all runs without repetition, in the order of their first appearance.
@@ -150,26 +109,30 @@ Spread spread_of(std::span<const double> values) {
   return out;
 }
 
+std::vector<std::size_t> Standing::best() const {
+  std::vector<std::size_t> out;
+  for (const Place& place : places)
+    if (!place.worse) out.push_back(place.group);
+  return out.size() < places.size() ? out : std::vector<std::size_t>{};
+}
+
 Comparison summarize(std::span<const RunGroup> groups, const Targets& wanted) {
   const Targets target = wanted.any() ? wanted : common_target(groups);
   Comparison out;
   out.target = target;
   for (const RunGroup& group : groups) out.groups.push_back(summarize_group(group, target));
   if (!groups.empty()) out.baseline = groups.front().name;
-  for (std::size_t i = 1; i < groups.size(); ++i)
-    out.groups[i].difference = difference_of(groups[i], groups.front(), target);
-  const auto winners = [&out](Respect respect) {
-    std::vector<std::string> names;
-    for (const Ranked& entry : rank(out.groups, respect))
-      if (entry.place == 0) names.push_back(out.groups[entry.group].name);
-    return names;
-  };
-  out.fewest_epochs = winners(Respect::epochs);
-  out.fewest_seconds = winners(Respect::seconds);
-  out.highest_final = winners(Respect::final_accuracy);
-  out.highest_best = winners(Respect::best_accuracy);
-  out.cheapest_step = winners(Respect::step);
-  if (const auto by_step = rank(out.groups, Respect::step); !by_step.empty()) {
+  for (std::size_t i = 1; i < groups.size(); ++i) {
+    const auto difference = [&](Respect respect) {
+      return paired_difference(respect, groups[i], groups.front(), target);
+    };
+    out.groups[i].difference = {difference(Respect::final_accuracy), difference(Respect::epochs),
+                                difference(Respect::seconds)};
+  }
+  for (const Respect respect : {Respect::epochs, Respect::seconds, Respect::final_accuracy,
+                                Respect::best_accuracy, Respect::step})
+    out.standings.push_back(standing_of(respect, groups, out.groups, target));
+  if (const auto& by_step = out.standings.back().places; !by_step.empty()) {
     const double cheapest = out.groups[by_step.front().group].seconds_per_step.mean;
     for (GroupSummary& group : out.groups)
       if (cheapest > 0) group.step_ratio = group.seconds_per_step.mean / cheapest;

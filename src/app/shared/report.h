@@ -36,29 +36,49 @@ struct GroupSummary {
   std::optional<Spread> epochs, seconds;  ///< To target, over the runs that reached it.
   Spread final_accuracy, best_accuracy;   ///< In [0, 1], over the runs that did not fail.
   Spread median_accuracy;                 ///< Over the last five epochs of each such run.
+  std::optional<double> chance;           ///< RunResult::chance, if it is that of all runs.
   Spread seconds_per_step;                ///< Over the same runs.
   double step_ratio = 0;                  ///< Mean step over the cheapest group's; 0 when unknown.
   std::optional<PairedDifference> difference;  ///< Unset for the baseline.
 };
-/// Comparison of groups. Winners are group names: several for a tie, none if no group qualifies. A
-/// group whose runs reach the target (or finish) more often ranks before one with a better mean.
+/// Measures in which groups are compared.
+enum class Respect : std::uint8_t { epochs, seconds, final_accuracy, best_accuracy, step };
+
+/// A group's place in one respect.
+struct Place {
+  std::size_t group = 0;   ///< Index into Comparison::groups.
+  Spread difference = {};  ///< To the first place, by seed; none at the first place itself.
+  bool worse = false;      ///< Shown to be worse than the first place.
+};
+/// Order of the groups that have values in a respect, best mean first; but a group whose runs reach
+/// the target (or finish) more often comes before one with a better mean. The order alone shows
+/// nothing: a group is shown to be worse than the first where the 95 % confidence interval of their
+/// paired difference excludes 0, for which both need two seeds in common.
+struct Standing {
+  Respect respect = Respect::epochs;
+  std::vector<Place> places;
+  /// Returns the groups that are not shown to be worse than the first; none where no group is.
+  [[nodiscard]] std::vector<std::size_t> best() const;
+};
+
+/// Comparison of groups.
 struct Comparison {
   Targets target;
   std::vector<GroupSummary> groups;
-  std::vector<std::string> fewest_epochs, fewest_seconds, highest_final, highest_best,
-      cheapest_step;
-  std::string caption;   ///< Common settings of the runs: model, data, batch, ranks.
-  std::string baseline;  ///< The first group.
+  std::vector<Standing> standings;  ///< One for each respect, in the order of Respect.
+  std::string caption;              ///< Common settings of the runs: model, data, batch, ranks.
+  std::string baseline;             ///< The first group.
 };
 /// Summarizes groups of runs. Epochs and seconds to target are those of the first epoch of a run
 /// that reaches all targets; a run without epoch records keeps its stored values.
 /// Without `target`, the targets of the runs are used if they all have the same.
 [[nodiscard]] Comparison summarize(std::span<const RunGroup> groups, const Targets& target);
 
-/// Describes in words, one sentence per line, the winners in epochs, seconds, accuracy and cost per
-/// step with their margins, and the runs that missed the target or failed.
+/// Describes in words, one sentence per line, the groups that are shown to be best in epochs,
+/// seconds, accuracy and cost per step with their margins, or that no difference is shown; and the
+/// runs that missed the target or failed.
 [[nodiscard]] std::string verdict(const Comparison& comparison);
-/// Formats an aligned plain-text table for a terminal, followed by the winners in words.
+/// Formats an aligned plain-text table for a terminal, followed by the verdict.
 [[nodiscard]] std::string text_table(const Comparison& comparison);
 [[nodiscard]] std::string markdown_table(const Comparison& comparison);
 /// Formats a self-contained HTML page without scripts or network access: the table; curves as

@@ -123,6 +123,9 @@ struct RunResult {
   std::int64_t global_batch = 0, parameters = 0, steps = 0, skipped_steps = 0;
   double final_accuracy = 0, best_accuracy = 0;  ///< Over the epochs that were evaluated.
   double median_accuracy = 0;  ///< Median over the last five of them (Goyal et al. 2017).
+  /// Accuracy of a constant prediction: the fraction of the most frequent class of the test data.
+  /// Unset in files of older versions.
+  std::optional<double> chance;
   Targets target;
   std::optional<double> epochs_to_target, seconds_to_target;  ///< Unset: never reached.
   double train_seconds = 0, total_seconds = 0;

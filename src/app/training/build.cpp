@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include <fmt/core.h>
@@ -170,6 +171,14 @@ void join_batch_norms(TrainState& s) {
   s.model->set_batch_norm_ranks(s.comm->split(s.comm->rank() / ranks, s.comm->rank()));
 }
 
+/// Returns the fraction of the most frequent class.
+double chance_accuracy(const data::Dataset& set) {
+  std::map<std::int32_t, std::int64_t> counts;
+  std::int64_t most = 0;
+  for (const std::int32_t label : set.labels) most = std::max(most, ++counts[label]);
+  return static_cast<double>(most) / static_cast<double>(set.count);
+}
+
 }  // namespace
 
 void describe_run(TrainState& s) {
@@ -184,6 +193,7 @@ void describe_run(TrainState& s) {
   result.ranks = s.comm->size();
   result.global_batch = phases_of(s.config).front().config.train.global_batch;
   result.device = device_text(s.ctx.device());
+  result.chance = chance_accuracy(s.data.back()->test);
   result.target = targets_of(s.config);
   result.price_per_hour = s.config.run.price_per_hour;
   compare_configurations(s);

@@ -24,6 +24,8 @@ TEST(ToJson, HoldsTheWholeResult) {
   run.target.accuracy = 0.875;
   run.epochs_to_target = 2;
   EXPECT_TRUE(json::parse(to_json(run))["dollars"].is_null()) << "no price";
+  EXPECT_TRUE(json::parse(to_json(run))["chance_accuracy"].is_null()) << "of an older version";
+  run.chance = 0.125;
   run.price_per_hour = 36;
   run.total_seconds = 200;
   run.activity_seconds = {{"forward", 0.25}};
@@ -34,6 +36,7 @@ TEST(ToJson, HoldsTheWholeResult) {
   EXPECT_EQ(j["seed"].get<std::uint64_t>(), std::numeric_limits<std::uint64_t>::max());
   EXPECT_EQ(j["final_accuracy"].get<double>(), 0.875);
   EXPECT_EQ(j["target_accuracy"].get<double>(), 0.875);
+  EXPECT_EQ(j["chance_accuracy"].get<double>(), 0.125);
   EXPECT_EQ(j["epochs_to_target"].get<double>(), 2);
   EXPECT_TRUE(j["seconds_to_target"].is_null());
   EXPECT_DOUBLE_EQ(j["dollars"].get<double>(), 2);  // 36 dollars / 3600 s * 200 s.
@@ -85,13 +88,24 @@ TEST(ToJson, HasAnEmptyResultToo) {
 
 TEST(ToJson, HoldsTheComparison) {
   const std::vector<RunGroup> groups{fake_group("a", {{0.5, 0.9}, {0.9, 0.9}}),
-                                     fake_group("b", {{0.5, 0.6}})};
+                                     fake_group("b", {{0.5, 0.6}, {0.5, 0.6}}),
+                                     fake_group("c", {{0.9, 0.7}, {0.4, 1.0}})};
   const json j = json::parse(to_json(summarize(groups, {0.9})));
   EXPECT_EQ(j["target"].get<double>(), 0.9);
   EXPECT_EQ(j["groups"][0]["epochs_to_target"]["mean"].get<double>(), 1.5);
   EXPECT_EQ(j["groups"][0]["epochs_to_target"]["count"], 2);
   EXPECT_TRUE(j["groups"][1]["epochs_to_target"].is_null());
-  EXPECT_EQ(j["winners"]["fewest_epochs"], json::array({"a"}));
+  EXPECT_EQ(j["winners"]["fewest_epochs"], json::array()) << "of a and c, by seed: -1 and +1";
+  EXPECT_EQ(j["winners"]["highest_final_accuracy"], json::array({"a", "c"}));
+  const json& final = j["standings"]["final_accuracy"];
+  EXPECT_EQ(final["difference_shown"], true);
+  EXPECT_EQ(j["standings"]["epochs_to_target"]["difference_shown"], false);
+  EXPECT_EQ(final["places"][0]["name"], "a");
+  EXPECT_TRUE(final["places"][0]["difference_to_first"].is_null());
+  EXPECT_EQ(final["places"][2]["name"], "b");
+  EXPECT_EQ(final["places"][2]["shown_worse"], true);
+  EXPECT_NEAR(final["places"][2]["difference_to_first"]["mean"].get<double>(), -0.3, 1e-12);
+  EXPECT_EQ(final["places"][1]["shown_worse"], false);
   EXPECT_TRUE(json::parse(to_json(summarize({}, {})))["target"].is_null());
 }
 

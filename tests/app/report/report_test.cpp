@@ -45,7 +45,7 @@ TEST(Escape, LeavesNothingThatMarkupReads) {
 
 std::vector<RunGroup> three_groups() {
   std::vector<RunGroup> groups{fake_group("kfac", {{0.8, 0.9, 0.91}, {0.8, 0.88, 0.92}}),
-                               fake_group("sgd", {{0.5, 0.7, 0.9}, {0.6, 0.7, 0.89}}),
+                               fake_group("sgd", {{0.5, 0.7, 0.8, 0.9}, {0.6, 0.7, 0.8, 0.8, 0.9}}),
                                fake_group("lars", {{0.4, 0.5, 0.6}, {0.4, 0.5, 0.6}})};
   for (RunGroup& group : groups) {
     for (RunResult& run : group.runs) {
@@ -111,14 +111,17 @@ TEST(HtmlReport, EscapesEveryTextThatComesFromOutside) {
   EXPECT_EQ(Markup(svg_curves(groups, summarize(groups, {0.9}))).problem(), "");
 }
 
-TEST(HtmlReport, SaysInTheFirstSentenceThatRangesOverlap) {
-  const auto text_of = [](double low, double high) {
-    const std::vector<RunGroup> groups{fake_group("a", {{0.90}, {0.92}}),
-                                       fake_group("b", {{low}, {high}})};
-    return Markup(page(groups, {})).text();
+TEST(HtmlReport, NamesAWinnerOnlyWhereADifferenceIsShown) {
+  const auto page_of = [](double low, double high) {
+    return page({fake_group("a", {{0.90}, {0.92}}), fake_group("b", {{low}, {high}})}, {});
   };
-  EXPECT_TRUE(contains(text_of(0.85, 0.90), "its range overlaps with that of b"));
-  EXPECT_FALSE(contains(text_of(0.85, 0.89), "accuracy (91.00 [90.00–92.00] %; its range"));
+  const std::string shown = page_of(0.85, 0.87), open = page_of(0.85, 0.91);
+  EXPECT_TRUE(contains(shown, "<p class=\"lead\">a ends with the highest test accuracy"));
+  EXPECT_TRUE(contains(shown, "class=\"best\""));
+  EXPECT_TRUE(contains(
+      open, "<p class=\"lead\">No difference shown in final accuracy and time of a step."));
+  EXPECT_FALSE(contains(open, "ighest")) << open;
+  EXPECT_FALSE(contains(open, "class=\"best\""));
 }
 
 TEST(HtmlReport, MarksTheBestOfEachColumn) {
