@@ -7,11 +7,14 @@ statistics are due and the optimizer's step, since checkpointing runs parts of t
 import functools
 import gc
 import inspect
+import sys
 import threading
 import weakref
 
 import torch
 import torch.nn.functional as F
+
+from .._library import InvalidArgument
 
 # name: where it is replaced, and the position of the weight among its arguments.
 FUNCTIONS = {"linear": (F, 1), "conv1d": (F, 1), "conv2d": (F, 1), "batch_norm": (torch, 1), "layer_norm": (F, 2),
@@ -159,8 +162,8 @@ def before_forward(module, hook):
 
 
 class Hook:
-    """A hook on a module that calls a method of a tracker. Copies and pickles of the module get one that does
-    nothing: they are other models."""
+    """A hook on a module that calls a method of a tracker. Copies of the module have none (_copies.py); where it is
+    copied by itself, it does nothing: the copy is of another model."""
 
     def __init__(self, tracker=None, method=None):
         self.tracker = weakref.ref(tracker) if tracker is not None else lambda: None
@@ -176,3 +179,11 @@ class Hook:
 
     def __reduce__(self):
         return (Hook, ())
+
+    @property
+    def __name__(self):
+        """torch.jit.script, which compiles hooks, asks for their names."""
+        if sys._getframe(1).f_globals.get("__name__", "").startswith("torch.jit."):
+            raise InvalidArgument("[dkfac] the model has a preconditioner, whose hooks torch.jit.script cannot compile; "
+                                  "script copy.deepcopy() of the model, which has none, or detach() first")
+        return type(self).__name__

@@ -8,6 +8,7 @@ from torch import nn
 
 from .._comm import Comm
 from .._library import Error, InvalidArgument, integer
+from . import _compiled
 from ._layers import CLASSES
 from ._tensors import DTYPES
 
@@ -23,9 +24,7 @@ def refuse_model(model):
         if isinstance(module, nn.DataParallel):
             raise InvalidArgument("[attach] the model is a DataParallel, whose replicas share no weights with it; "
                                   "use DistributedDataParallel")
-        if kind == "OptimizedModule":
-            raise InvalidArgument("[attach] the model is compiled by torch.compile, which hides the inputs of its "
-                                  "layers; attach to the model itself and run it uncompiled")
+        _compiled.refuse_module(module)
         if isinstance(module, torch.jit.ScriptModule):
             raise InvalidArgument(f"[attach] {kind} is compiled by torch.jit, which hides the inputs of its layers; "
                                   "attach to the model before it is compiled")
@@ -116,10 +115,6 @@ def refuse_pass(model):
     if getattr(model, "_is_replica", False):
         raise InvalidArgument("[dkfac] the model runs in a DataParallel, whose replicas share no weights with it; "
                               "use DistributedDataParallel")
-    compiler = getattr(torch, "compiler", None)
-    if compiler is not None and getattr(compiler, "is_compiling", bool)():
-        raise InvalidArgument("[dkfac] the model runs under torch.compile, which hides the inputs of its layers; "
-                              "run it uncompiled")
 
 
 def refuse_replaced(layer):

@@ -8,7 +8,7 @@ import torch
 from .. import _structs as c
 from .._library import DataError, Error, InvalidArgument, NumericError, integer
 from .._preconditioner import Preconditioner, curvature_options
-from . import _capture, _checks, _state
+from . import _capture, _checks, _compiled, _copies, _state
 from ._distributed import default_comm, same_gradients
 from ._gradients import WIDE, Gradients
 from ._layers import Layer, LinearLayer, find_layers
@@ -81,12 +81,16 @@ class ModelPreconditioner(Trained, Progress, Records, Reports, _state.Stateful):
         self._watch()
         self._hooks = [_capture.before_forward(model, _capture.Hook(self, "_enter")),
                        model.register_forward_hook(_capture.Hook(self, "_leave"))]
+        _copies.clean(model)
 
     # --- forward and backward -----------------------------------------------------------------------------------------
 
     def _enter(self, model, args, kwargs=None):
         self._passed_by = self._passed_by or self._paused > 0
         if self._paused or not (torch.is_grad_enabled() and model.training):
+            return
+        _compiled.refuse()
+        if _compiled.makes_graph():
             return
         _checks.refuse_pass(model)
         _checks.refuse_place(self.device, self._process, self._watched)
@@ -138,6 +142,7 @@ class ModelPreconditioner(Trained, Progress, Records, Reports, _state.Stateful):
         if (self._paused or layer.reason is not None or not layer.module.training or not out.requires_grad
                 or self._pass is None):
             return
+        _compiled.refuse(f"layer '{layer.name}'")
         if moments is not None and moments[0].numel() == 0 and x.numel() > 0:
             return self._give_up(layer, "it normalises by running averages")
         if function != layer.function:
@@ -352,6 +357,7 @@ class ModelPreconditioner(Trained, Progress, Records, Reports, _state.Stateful):
         """Removes all hooks; the model is as before."""
         for hook in self._hooks:
             hook.remove()
+        _copies.leave(self.model)
         self._forget_notes()
         self._hooks = []
         _capture.deactivate(self)
