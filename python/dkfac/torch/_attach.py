@@ -40,6 +40,8 @@ class Attached(ModelPreconditioner):
         if getattr(self.optimizer, "grad_scale", None) is not None:
             raise TypeError("[dkfac] the optimizer unscales gradients inside its step (fused=True); use fused=False "
                             "with a GradScaler")
+        if closure is None and self._only_makes_state(self.optimizer):
+            return inner(**kwargs)
         if closure is None:
             return inner(**kwargs) if self._precondition() else None
 

@@ -184,6 +184,6 @@ class Hook:
     def __name__(self):
         """torch.jit.script, which compiles hooks, asks for their names."""
         if sys._getframe(1).f_globals.get("__name__", "").startswith("torch.jit."):
-            raise InvalidArgument("[dkfac] the model has a preconditioner, whose hooks torch.jit.script cannot compile; "
-                                  "script copy.deepcopy() of the model, which has none, or detach() first")
+            raise InvalidArgument("[dkfac] the model has a preconditioner, whose hooks torch.jit.script cannot "
+                                  "compile; script copy.deepcopy() of the model, which has none, or detach() first")
         return type(self).__name__

@@ -8,7 +8,7 @@ from torch import nn
 
 from .._comm import Comm
 from .._library import Error, InvalidArgument, integer
-from . import _compiled
+from . import _compiled, _messages
 from ._layers import CLASSES
 from ._tensors import DTYPES
 
@@ -16,11 +16,11 @@ from ._tensors import DTYPES
 def refuse_model(model):
     if not isinstance(model, nn.Module):
         raise InvalidArgument(f"[attach] the model is a {type(model).__name__}; it must be a torch.nn.Module")
+    sharded = _messages.sharded(model)
+    if sharded is not None:
+        raise InvalidArgument(f"[attach] the model {sharded}")
     for module in model.modules():
         kind = type(module).__name__
-        if kind == "FullyShardedDataParallel" or any(hasattr(p, "device_mesh") for p in module._parameters.values()):
-            raise InvalidArgument("[attach] the model is sharded by FSDP, which keeps no whole weights or gradients; "
-                                  "use DistributedDataParallel")
         if isinstance(module, nn.DataParallel):
             raise InvalidArgument("[attach] the model is a DataParallel, whose replicas share no weights with it; "
                                   "use DistributedDataParallel")
@@ -117,10 +117,13 @@ def refuse_pass(model):
                               "use DistributedDataParallel")
 
 
-def refuse_replaced(layer):
+def refuse_replaced(layer, model):
     own = {id(p) for p in layer.module._parameters.values()}
     for name, parameter in (("weight", layer.weight), ("bias", layer.bias)):
         if parameter is not None and id(parameter) not in own:
+            sharded = _messages.sharded(model)
+            if sharded is not None:
+                raise Error(f"[dkfac] since attach() the model {sharded}")
             raise Error(f"[dkfac] the {name} of layer '{layer.name}' was replaced after attach(); detach() and "
                         "attach again")
 

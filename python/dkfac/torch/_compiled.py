@@ -14,8 +14,8 @@ def _state(name):
 
 
 def _runs_compiled():
-    """Whether a caller is compiled. Where dynamo cannot compile the hooks it runs them, and the model with them, as they
-    are, in silence; is_compiling() is false then."""
+    """Whether a caller is compiled. Where dynamo cannot compile the hooks it runs them, and the model with them, as
+    they are, in silence; is_compiling() is false then."""
     if "torch._dynamo.eval_frame" not in sys.modules:
         return False
     frame = sys._getframe(2)
@@ -40,8 +40,8 @@ def refuse(what="the model"):
 def refuse_module(module):
     """A module of the model that torch.compile was given."""
     if type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None:
-        raise InvalidArgument("[attach] the model, or a part of it, is compiled by torch.compile, which hides the inputs "
-                              "of its layers; attach to the model itself and run it uncompiled")
+        raise InvalidArgument("[attach] the model, or a part of it, is compiled by torch.compile, which hides the "
+                              "inputs of its layers; attach to the model itself and run it uncompiled")
 
 
 def makes_graph():

@@ -1,5 +1,5 @@
-"""Copies of an attached model, by copy.deepcopy(), pickle or torch.save(), are plain modules without hooks of ours: they
-can be scripted, and loaded where dkfac is not installed."""
+"""Copies of an attached model, by copy.deepcopy(), pickle or torch.save(), are plain modules without hooks of ours:
+they can be scripted, and loaded where dkfac is not installed."""
 import collections
 import weakref
 

@@ -8,7 +8,7 @@ import torch
 from .. import _structs as c
 from .._library import DataError, Error, InvalidArgument, NumericError, integer
 from .._preconditioner import Preconditioner, curvature_options
-from . import _capture, _checks, _compiled, _copies, _state
+from . import _capture, _checks, _compiled, _copies, _messages, _state
 from ._distributed import default_comm, same_gradients
 from ._gradients import WIDE, Gradients
 from ._layers import Layer, LinearLayer, find_layers
@@ -208,10 +208,8 @@ class ModelPreconditioner(Trained, Progress, Records, Reports, _state.Stateful):
         if grad is None or self._paused or layer.reason is not None or not self._hooks:
             return
         if use.arrived or use.duplicate:
-            raise Error(f"[dkfac] the output gradient of layer '{layer.name}' arrived twice in one pass: either a "
-                        "second backward pass through the same graph, which belongs into `with kfac.paused():`, or "
-                        "a layer that is used twice, which belongs into skip_layers")
-        use.arrived = True
+            raise Error(_messages.twice(use))
+        use.arrived = "with a graph" if torch.is_grad_enabled() else "alone"
         if self._uncaught:
             _, note = self._uncaught.pop(id(layer.weight), (None, None))
             if note is not None:
@@ -310,16 +308,17 @@ class ModelPreconditioner(Trained, Progress, Records, Reports, _state.Stateful):
         if missed is not None and id(missed.weight) in self._uncaught:
             raise Error(f"[dkfac] layer '{missed.name}' has a gradient, but no use of its weight by torch.nn."
                         f"functional.{missed.function}() was seen; name it in skip_layers")
+        if due:
+            self._refuse_removed()
+            for layer in layers:
+                _checks.refuse_replaced(layer, self.model)
         lacking = self._lacking(due)
         if lacking is not None and self.comm.size == 1:
             raise Error(lacking)
         undo = self._begin_without_pass() if lacking is not None else None
-        if due:
-            self._refuse_removed()
-            for layer in layers:
-                _checks.refuse_replaced(layer)
-                if layer.records < self.accumulation_steps:
-                    self._fill(layer)
+        for layer in layers if due else ():
+            if layer.records < self.accumulation_steps:
+                self._fill(layer)
         if self._applied["damping"] != self.settings["damping"]:
             pre.set_curvature(**dict(self._applied, damping=self.settings["damping"]))
             self._applied["damping"] = self.settings["damping"]

@@ -35,7 +35,8 @@ class KFAC(torch.optim.SGD):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        if not self.preconditioner.step(_checks.rate_of(self)).rejected:
+        kfac = self.preconditioner
+        if kfac._only_makes_state(self) or not kfac.step(_checks.rate_of(self)).rejected:
             super().step()
         return loss
 

@@ -2,7 +2,7 @@
 import weakref
 
 from .._library import Error
-from . import _state
+from . import _messages, _state
 from ._gradients import any_nonzero
 
 
@@ -24,8 +24,8 @@ class Progress:
         """What this rank lacks for a step, as a sentence; None where its gradients are of a pass since the last one.
         None is missing where no layer with curvature is trained, or where the passes used other parameters alone."""
         if self._pass is None and (due or not self._passed_by):
-            return ("[dkfac] step() needs a backward pass, and no forward pass of the attached module in training mode, "
-                    "with gradients enabled, was seen since the last one; " + self._call_advice())
+            return ("[dkfac] step() needs a backward pass, and no forward pass of the attached module in training "
+                    "mode, with gradients enabled, was seen since the last one; " + _messages.call_advice(self.model))
         layers = [one for one in self.curved() if one.module.training and one.weight.requires_grad]
         if not layers or (self._recorded_for_step() if due else self._begun):
             return None
@@ -44,9 +44,6 @@ class Progress:
     def _recorded_for_step(self):
         recorded = [p for one in self._recorded() for p in one.parameters()]
         return bool(recorded) and (self._superseding is None or any(p.grad is not None for p in recorded))
-
-    def _call_advice(self):
-        return "call that module, or detach()"
 
     def _begin_without_pass(self):
         """Takes part in the step of the other ranks, of which one may have had a backward pass. Returns a function
@@ -68,3 +65,9 @@ class Progress:
             undo()
             self._end_step()
             raise Error(lacking)
+
+    def _only_makes_state(self, optimizer):
+        """Whether a step at rates and gradients of zero, without a pass, makes the state of a fresh optimizer alone, as
+        get_state_dict() of torch.distributed.checkpoint does."""
+        return (self._pass is None and all(float(group.get("lr", 1)) == 0 for group in optimizer.param_groups)
+                and not any_nonzero(p.grad for p in self._unseen(())))

@@ -1,7 +1,7 @@
 """Records of a ModelPreconditioner: what the passes of a step send to the library, and which of them hold."""
 from .. import _structs as c
 from .._library import Error, InvalidArgument
-from . import _capture
+from . import _capture, _messages
 from ._gradients import any_nonzero
 from ._tensors import tensor_struct
 
@@ -14,9 +14,7 @@ class Records:
     def _record(self, layer, use, grad):
         self._supersede(layer, use.of)
         if layer.records >= self.accumulation_steps:
-            raise Error(f"[dkfac] layer '{layer.name}' was recorded more than accumulation_steps = "
-                        f"{self.accumulation_steps} times before the step; set accumulation_steps to the number of "
-                        "backward passes of a step")
+            raise Error(_messages.too_many_passes(layer, self.accumulation_steps))
         batch = use.of.batch
         if grad.numel() == 0:  # No rows: as a pass that did not use the layer, but counted alike on all ranks.
             if batch == 0 and self.comm.size == 1:
@@ -70,11 +68,7 @@ class Records:
         if self._superseding is None or of.number < self._superseding:
             return
         if any_nonzero(p.grad for one in self._recorded() for p in one.parameters()):
-            raise Error(f"[dkfac] layer '{layer.name}': a further backward pass adds to gradients of which "
-                        f"accumulation_steps = {self.accumulation_steps} passes are recorded and had no step; set "
-                        "accumulation_steps to the number of backward passes of a step; or, where those passes are "
-                        "given up, call zero_grad() or reset_batch() before; or, where this pass is for no step, run "
-                        "it in `with kfac.paused():`")
+            raise Error(_messages.superseded(layer, self.accumulation_steps))
         self._drop()
         self._missed = {key: number for key, number in self._missed.items() if number >= self._superseding}
         self._superseding = None

@@ -3,6 +3,7 @@ import torch
 
 from .. import _structs as c
 from .._library import DataError, Error
+from . import _savers
 from ._tensors import view_of
 
 
@@ -118,6 +119,7 @@ class Stateful:
         """The state of this rank, which resumes bit for bit with the same ranks and options: every rank saves and
         loads its own."""
         self._refuse_records("state_dict")
+        _savers.warn_of_one_state(self.comm)
         if self._preconditioner is not None:
             kept = {"state": save(self._preconditioner), "valid": [x.name for x in self.layers if x.valid],
                     "channels_last": [x.name for x in self.layers if _ordered(x) and x.nhwc]}

@@ -1,0 +1,56 @@
+"""Sentences of errors with the remedy for the program at hand."""
+
+
+def twice(use):
+    """A second gradient of the output of one use of a layer."""
+    name = use.layer.name
+    if use.duplicate:
+        return (f"[dkfac] layer '{name}' is used twice in one pass, within checkpoints, where it is to be named in "
+                "skip_layers; or backward() ran twice through one graph: then add the losses and call backward() once")
+    if use.arrived == "with a graph":
+        return (f"[dkfac] a loss contains derivatives of the model: the output gradient of layer '{name}' was computed "
+                "with create_graph=True, e.g. by torch.autograd.grad(), and now a backward pass goes through it. Such "
+                "a loss, as that of a PINN or a gradient penalty, has no K-FAC statistics. If it is a term beside "
+                "another loss, give it forward, derivative and backward of its own, all inside of "
+                "`with kfac.paused():`; if it is the whole loss, detach() and train without K-FAC")
+    return (f"[dkfac] the output gradient of layer '{name}' arrived twice in one pass: backward() ran twice through "
+            "one graph. If both losses are for this step, add them and call backward() once; if one is for no step, "
+            "run its backward() inside of `with kfac.paused():`")
+
+
+def too_many_passes(layer, limit):
+    return (f"[dkfac] layer '{layer.name}' was recorded by more than accumulation_steps = {limit} forward passes "
+            "before the step. accumulation_steps counts calls of the model, also where their losses are added and "
+            "backward() is called once, e.g. for the real and the generated samples of a GAN or the inputs of a "
+            "siamese network: set it to the number of calls in a step, or join the inputs and call the model once")
+
+
+def superseded(layer, limit):
+    return (f"[dkfac] layer '{layer.name}': a further backward pass adds to gradients of which accumulation_steps = "
+            f"{limit} passes are recorded and had no step. If it is for the same step, set accumulation_steps to the "
+            "number of backward passes of a step; if those passes are given up, call zero_grad() or reset_batch() "
+            "before; if it is for no step of this optimizer, e.g. the pass of a generator through its discriminator "
+            "or a gradient penalty, run it in `with kfac.paused():`")
+
+
+def call_advice(model):
+    """Which module to attach to, where the attached one was not called."""
+    parts = [name for name, child in model.named_children() if next(child.parameters(), None) is not None]
+    if any(kind.__name__ == "LightningModule" for kind in type(model).__mro__):
+        part = f"self.{parts[0]}" if len(parts) == 1 else "the one module that it calls, e.g. self.net"
+        return (f"a LightningModule is not called in training, its training_step() is: attach to {part} in place of "
+                "self; or let training_step() call self(...), with all of it in forward()")
+    part = f", e.g. model.{parts[0]}" if parts else ""
+    return f"call that module, or attach to the one that is called{part}, or detach()"
+
+
+def sharded(model):
+    """Why a model has no whole weights on a rank; None if it has."""
+    kinds = {kind.__name__ for module in model.modules() for kind in type(module).__mro__}
+    if kinds & {"FullyShardedDataParallel", "FSDPModule"}:
+        return "is sharded by FSDP, which keeps no whole weights or gradients; use DistributedDataParallel"
+    for name, parameter in model.named_parameters():
+        if hasattr(parameter, "device_mesh"):
+            return (f"has DTensors, e.g. '{name}', as tensor parallelism (parallelize_module) makes them: no rank has "
+                    "a whole weight or gradient; use DistributedDataParallel")
+    return None

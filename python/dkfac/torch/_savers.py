@@ -1,0 +1,31 @@
+"""Frameworks that write the state of one rank for all: nobody can resume from that where each rank has its own."""
+import sys
+import warnings
+
+_HOOK = "in a hook of accelerator.register_save_state_pre_hook(), which every rank calls"
+_CALLERS = {  # Module that asks for the state: (what it belongs to, where all ranks can save their own instead).
+    "accelerate.checkpointing": ("accelerate", _HOOK),
+    "lightning.pytorch.trainer.connectors.checkpoint_connector": ("Lightning", "in on_train_epoch_end()"),
+    "pytorch_lightning.trainer.connectors.checkpoint_connector": ("Lightning", "in on_train_epoch_end()"),
+    "torch.distributed.checkpoint": ("torch.distributed.checkpoint", "beside the checkpoint")}
+
+
+def _caller():
+    frame = sys._getframe(2)
+    while frame is not None:
+        name = frame.f_globals.get("__name__", "")
+        for module, found in _CALLERS.items():
+            if name == module or name.startswith(module + "."):
+                return found
+        frame = frame.f_back
+    return None
+
+
+def warn_of_one_state(comm):
+    """Called where the state is asked for."""
+    found = _caller() if comm.size > 1 else None
+    if found is not None:
+        warnings.warn(f"[dkfac] {found[0]} writes the state of one rank for all, and this is the state of rank "
+                      f"{comm.rank} of {comm.size} alone: the run cannot resume from it. Save that of every rank "
+                      f"{found[1]}, e.g. torch.save(kfac.state_dict(), f'kfac-{{rank}}.pt'), and load it on the same "
+                      "rank", stacklevel=3)

@@ -1,0 +1,126 @@
+"""States that frameworks ask for: those of a fresh optimizer, and those of one rank for all."""
+import types
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+import dkfac.torch as dkfac
+from test_ranks import run_ranks
+
+
+def net():
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
+
+
+def train(model, optimizer):
+    optimizer.zero_grad()
+    model(torch.ones(6, 4)).square().mean().backward()
+    optimizer.step()
+
+
+def fresh(form, model):
+    if form == "KFAC":
+        optimizer = dkfac.KFAC(model, 0.1)
+        return optimizer, optimizer.preconditioner
+    optimizer = {"SGD": torch.optim.SGD, "AdamW": torch.optim.AdamW}[form](model.parameters(), lr=0.1)
+    return optimizer, dkfac.attach(model, optimizer)
+
+
+@pytest.mark.parametrize("form", ["SGD", "AdamW", "KFAC"])
+def test_the_state_of_a_fresh_optimizer_for_a_distributed_checkpoint(form):
+    api = pytest.importorskip("torch.distributed.checkpoint.state_dict")
+    model = net()
+    optimizer, kfac = fresh(form, model)
+    before = [p.detach().clone() for p in model.parameters()]
+    state = api.get_state_dict(model, optimizer)
+    assert len(state) == 2 and all(torch.equal(a, b) for a, b in zip(before, model.parameters()))
+    assert kfac.steps == 0 and optimizer.param_groups[0]["lr"] == 0.1
+    train(model, optimizer)
+    assert kfac.steps == 1 and kfac.last_report.updated
+    other = net()
+    its_optimizer, its_kfac = fresh(form, other)
+    model_state, optimizer_state = api.get_state_dict(model, optimizer)
+    api.set_state_dict(other, its_optimizer, model_state_dict=model_state, optim_state_dict=optimizer_state)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters()))
+    train(other, its_optimizer)
+
+
+@pytest.mark.parametrize("form", ["SGD", "AdamW", "KFAC"])
+def test_a_step_of_zeros_at_rate_zero_makes_state_alone(form):
+    """As get_state_dict() takes it, in all versions of torch."""
+    model = net()
+    optimizer, kfac = fresh(form, model)
+    for p in model.parameters():
+        p.grad = torch.zeros_like(p)
+    with pytest.raises(dkfac.Error, match="no forward pass"):
+        optimizer.step()  # Control: another rate.
+    optimizer.param_groups[0]["lr"] = 0.0
+    optimizer.step(closure=None)
+    assert kfac.steps == 0 and (form != "AdamW" or len(optimizer.state) == 4)
+    model[0].weight.grad += 1
+    with pytest.raises(dkfac.Error, match="no forward pass"):
+        optimizer.step()  # Control: another gradient.
+
+
+def call_from(module, function):
+    """Calls a function as a module of this name does."""
+    space = {"__name__": module}
+    exec("def call(function):\n    return function()", space)
+    return space["call"](function)
+
+
+SAVERS = {"accelerate.checkpointing": "accelerate writes", "torch.distributed.checkpoint.state_dict_saver":
+          "torch.distributed.checkpoint writes",
+          "lightning.pytorch.trainer.connectors.checkpoint_connector": "Lightning writes"}
+
+
+@pytest.mark.parametrize("module", SAVERS)
+@pytest.mark.parametrize("form", ["attach", "KFAC"])
+def test_a_state_that_is_written_for_all_ranks_gives_a_sentence(module, form):
+    optimizer, kfac = fresh("SGD" if form == "attach" else form, net())
+    saved = kfac if form == "attach" else optimizer
+    kfac.comm = types.SimpleNamespace(rank=0, size=2)
+    with pytest.warns(UserWarning, match=f"{SAVERS[module]} the state of one rank.*rank 0 of 2 alone.*kfac-.rank"):
+        call_from(module, saved.state_dict)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # Controls: a program that saves each, and one rank.
+        call_from("__main__", saved.state_dict)
+        call_from("accelerate.accelerator", saved.state_dict)
+        kfac.comm = types.SimpleNamespace(rank=0, size=1)
+        call_from(module, saved.state_dict)
+
+
+ACCELERATE = """
+import os, sys, warnings
+rank = int(sys.argv[1])
+os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", LOCAL_WORLD_SIZE="2", MASTER_ADDR="127.0.0.1",
+                  MASTER_PORT=sys.argv[3])
+import torch
+from accelerate import Accelerator
+import dkfac.torch as dkfac
+accelerator = Accelerator(cpu=True)
+model = torch.nn.Linear(4, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model, optimizer = accelerator.prepare(model, optimizer)
+kfac = dkfac.attach(model, optimizer.optimizer)
+accelerator.register_for_checkpointing(kfac)
+model(torch.ones(6, 4)).square().mean().backward()
+optimizer.step()
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    accelerator.save_state(sys.argv[2] + "-checkpoint")
+print([str(w.message).count("accelerate writes the state of one rank") for w in caught if "[dkfac]" in str(w.message)])
+torch.distributed.destroy_process_group()
+"""
+
+
+def test_accelerate_with_two_ranks(tmp_path):
+    pytest.importorskip("accelerate")
+    import socket
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        port = probe.getsockname()[1]
+    assert [said.split("\n")[-1] for said in run_ranks(ACCELERATE, tmp_path, str(port), 2)] == ["[1]", "[1]"]

@@ -1,0 +1,204 @@
+"""Errors name the remedy for the program at hand, and the remedy works."""
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import dkfac.torch as dkfac
+
+
+def net():
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
+
+
+def attached(model=None, **options):
+    model = model or net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return model, optimizer, dkfac.attach(model, optimizer, **options)
+
+
+def refused(call, *words, never=()):
+    with pytest.raises(dkfac.Error) as caught:
+        call()
+    assert all(word in str(caught.value) for word in words), caught.value
+    assert not any(word in str(caught.value) for word in never), caught.value
+
+
+def slope_loss(model, x):
+    x = x.clone().requires_grad_()
+    slope, = torch.autograd.grad(model(x).sum(), x, create_graph=True)
+    return (slope - 1).square().mean()
+
+
+def test_a_loss_of_derivatives_is_named_as_such():
+    model, optimizer, kfac = attached()
+    x = torch.ones(6, 4)
+    refused(lambda: slope_loss(model, x).backward(), "derivatives of the model", "create_graph=True", "paused()",
+            "detach()", never=("skip_layers",))
+    kfac.reset_batch()
+    optimizer.zero_grad()
+    model(x).square().mean().backward()  # The remedy: a term beside another loss.
+    with kfac.paused():
+        slope_loss(model, x).backward()
+    optimizer.step()
+    assert kfac.last_report.updated
+
+
+def test_a_single_backward_pass_with_a_graph_is_recorded():
+    """Control."""
+    model, optimizer, kfac = attached()
+    model(torch.ones(6, 4)).square().mean().backward(create_graph=True)
+    optimizer.step()
+    assert kfac.last_report.updated
+    optimizer.zero_grad()
+
+
+def test_two_backward_passes_of_one_graph():
+    model, optimizer, kfac = attached()
+    out = model(torch.ones(6, 4))
+    out.square().mean().backward(retain_graph=True)
+    refused(out.sum().backward, "backward() ran twice", "add them and call backward() once", "paused()",
+            never=("skip_layers", "create_graph"))
+    kfac.reset_batch()
+    optimizer.zero_grad()
+    out = model(torch.ones(6, 4))
+    (out.square().mean() + out.sum()).backward()
+    optimizer.step()
+    assert kfac.last_report.updated
+
+
+def test_two_calls_of_the_model_in_one_step():
+    """The remedies equal one call with both inputs."""
+    a, b = torch.randn(6, 4).double(), torch.randn(6, 4).double()
+    model, optimizer, kfac = attached()
+    refused(lambda: (model(a.float()) - model(b.float())).square().mean().backward(), "accumulation_steps counts calls",
+            "number of calls in a step", "join the inputs", never=("twice", "skip_layers"))
+    ends = []
+    for calls in (2, 1):
+        model, optimizer, kfac = attached(net().double(), accumulation_steps=calls, new_weight=1.0)
+        if calls == 2:
+            loss = (model(a).square().mean() + model(b).square().mean()) / 2
+        else:
+            loss = model(torch.cat([a, b])).square().mean()
+        loss.backward()
+        optimizer.step()
+        ends.append(torch.cat([p.detach().reshape(-1) for p in model.parameters()]))
+    # Sums of at most 12 samples and 6 inputs, solved with a condition number below 1e4.
+    assert float((ends[0] - ends[1]).norm()) <= 12 * 6 * 1e4 * torch.finfo(torch.float64).eps * float(ends[1].norm())
+
+
+def test_a_discriminator_with_the_pass_of_its_generator():
+    generator = nn.Linear(4, 4)
+    model, optimizer, kfac = attached(accumulation_steps=2)
+
+    def train(paused):
+        for _ in range(2):
+            for x in (torch.ones(6, 4), generator(torch.ones(6, 4)).detach()):
+                (model(x).square().mean() / 2).backward()
+            with kfac.paused() if paused else torch.enable_grad():
+                model(generator(torch.ones(6, 4))).mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    refused(lambda: train(False), "generator through its discriminator", "gradient penalty", "`with kfac.paused():`")
+    kfac.reset_batch()
+    optimizer.zero_grad()
+    train(True)
+    assert kfac.steps == 2 and kfac.last_report.updated
+
+
+def test_a_layer_in_two_checkpoints():
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.inner = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x):
+            x = checkpoint(self.inner, self.first(x), use_reentrant=True)
+            return checkpoint(self.inner, x, use_reentrant=True)
+    model, optimizer, kfac = attached(Twice())
+    refused(model(torch.ones(6, 4)).sum().backward, "layer 'inner'", "used twice in one pass", "skip_layers")
+    kfac.detach()
+    optimizer.zero_grad()
+    kfac = dkfac.attach(model, optimizer, skip_layers="inner")
+    model(torch.ones(6, 4)).sum().backward()
+    optimizer.step()
+    assert kfac.last_report.updated
+
+
+class LightningModule(nn.Module):
+    """Known by its name, as that of Lightning."""
+
+
+def test_a_lightning_module_is_told_to_attach_to_its_net():
+    class Module(LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.backbone, self.loss = net(), nn.MSELoss()
+
+        def training_step(self, x):
+            return self.backbone(x).square().mean()
+    module = Module()
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    kfac = dkfac.attach(module, optimizer)
+    module.training_step(torch.ones(6, 4)).backward()
+    refused(optimizer.step, "attach to self.backbone in place of self", "forward()")
+    kfac.detach()
+    optimizer.zero_grad()
+    kfac = dkfac.attach(module.backbone, optimizer)
+    module.training_step(torch.ones(6, 4)).backward()
+    optimizer.step()
+    assert kfac.last_report.updated
+
+
+def test_a_module_of_which_a_part_is_called():
+    model, optimizer, kfac = attached(nn.Sequential(net(), nn.Linear(3, 2)))
+    model[0](torch.ones(6, 4)).sum().backward()
+    refused(optimizer.step, "no forward pass of the attached module", "attach to the one that is called, e.g. model.0",
+            never=("Lightning",))
+
+
+DISTRIBUTED = """
+import sys
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+from torch.distributed.fsdp import fully_shard
+import dkfac.torch as dkfac
+dist.init_process_group("gloo", init_method="file://" + sys.argv[1], rank=0, world_size=1)
+mesh = init_device_mesh("cpu", (1,))
+
+def shard(model, kind):
+    if kind == "tensor":
+        parallelize_module(model, mesh, {"0": ColwiseParallel()})
+    else:
+        fully_shard(model, mesh=mesh)
+
+for kind in ("tensor", "data"):
+    for late in (False, True):
+        model = nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 3))
+        if not late:
+            shard(model, kind)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        try:
+            dkfac.attach(model, optimizer)
+            if late:
+                shard(model, kind)
+            model(torch.ones(6, 4)).sum().backward()
+            optimizer.step()
+            print("no error")
+        except dkfac.Error as error:
+            print(kind, ["tensor parallelism" in str(error), "FSDP" in str(error)])
+dist.destroy_process_group()
+"""
+
+
+def test_tensor_parallelism_is_no_fsdp(tmp_path):
+    pytest.importorskip("torch.distributed.tensor.parallel")
+    if not hasattr(torch.distributed, "device_mesh"):
+        pytest.skip("this version of torch has no device meshes")
+    from support import run_python
+    said = run_python(DISTRIBUTED, str(tmp_path / "store"))
+    assert said.split("\n")[:4] == ["tensor [True, False]"] * 2 + ["data [False, True]"] * 2, said
