@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -214,8 +215,7 @@ class Kfac {
     }
     dkfac_step_args args{};
     dkfac_step_args_init(&args, sizeof args);
-    if (kl_clip_)  // A rate of 0, e.g. in a warm-up, clips nothing.
-      args.lr = std::max(optimizer_->param_groups().front().options().get_lr(), 1e-30);
+    if (kl_clip_) args.lr = set_rates();
     for (const auto& group : optimizer_->param_groups())
       for (const at::Tensor& p : group.params())
         if (p.grad().defined() && !seen.contains(p.unsafeGetTensorImpl()) &&
@@ -227,6 +227,29 @@ class Kfac {
     for (auto& [grad, passed] : copies)
       if (grad.defined() && report_.updated != 0 && grad.data_ptr() != passed.data_ptr())
         grad.copy_(passed.view(grad.sizes()));
+  }
+
+  /// Passes the rates of the layers on, for the KL clip. Returns the highest; where all are 0, e.g.
+  /// in a warm-up, one that clips nothing.
+  double set_rates() {
+    std::unordered_map<const c10::TensorImpl*, double> rates;
+    for (const auto& group : optimizer_->param_groups())
+      for (const at::Tensor& parameter : group.params())
+        rates[parameter.unsafeGetTensorImpl()] = group.options().get_lr();
+    const auto rate_of = [&](const at::Tensor& parameter) {
+      const auto found = rates.find(parameter.unsafeGetTensorImpl());
+      return found == rates.end() ? 0.0 : std::abs(found->second);
+    };
+    double highest = 1e-30;
+    for (const detail::Layer& layer : state_->layers)
+      if (layer.spec.kind != DKFAC_PLAIN)
+        highest = std::max({highest, rate_of(layer.weight), rate_of(layer.bias)});
+    for (const detail::Layer& layer : state_->layers)
+      if (layer.spec.kind != DKFAC_PLAIN)
+        detail::check(dkfac_preconditioner_set_rates(state_->handle, layer.id,
+                                                     rate_of(layer.weight) / highest,
+                                                     rate_of(layer.bias) / highest));
+    return highest;
   }
 
   /// Fills the records of passes that did not use a layer with samples whose gradient is zero.

@@ -101,6 +101,7 @@ def _declare(library):
         pre + "record_normalization": [handle, c_int32, tensor, tensor, tensor, tensor, scale],
         pre + "step": [handle, POINTER(c.LayerGrad), c_int64, POINTER(c.StepArgs), POINTER(c.StepReport)],
         pre + "set_curvature": [handle, POINTER(c.CurvatureSettings)],
+        pre + "set_rates": [handle, c_int32, ctypes.c_double, ctypes.c_double],
         pre + "read_factors": [handle, c_int32, out],
         pre + "visit_state": [handle, POINTER(c.StateVisitor)],
         pre + "describe": [handle, POINTER(c_char_p)]}

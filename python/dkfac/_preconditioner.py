@@ -100,6 +100,9 @@ class Preconditioner:
                                                   byref(args), byref(report)))
         return StepReport(report)
 
+    def set_rates(self, layer, weight_lr, bias_lr):
+        check(self._library.dkfac_preconditioner_set_rates(self._handle, layer, weight_lr, bias_lr))
+
     def set_curvature(self, damping, statistics_interval, inverse_interval):
         settings = initialized(c.CurvatureSettings, self._library.dkfac_curvature_settings_init)
         settings.damping = real("settings", "damping", damping)

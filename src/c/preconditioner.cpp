@@ -100,6 +100,13 @@ int dkfac_preconditioner_step(dkfac_preconditioner* object, const dkfac_layer_gr
   });
 }
 
+int dkfac_preconditioner_set_rates(dkfac_preconditioner* object, int32_t layer, double weight_lr,
+                                   double bias_lr) {
+  return c::guarded([&] {
+    c::required(object, "dkfac_preconditioner_set_rates", "the object")
+        .object.set_rates(c::layer_id(layer), weight_lr, bias_lr);
+  });
+}
 int dkfac_preconditioner_set_curvature(dkfac_preconditioner* object,
                                        const dkfac_curvature_settings* settings) {
   return c::set_curvature("dkfac_preconditioner_set_curvature", object, settings);

@@ -48,6 +48,7 @@ struct DKFAC_LOCAL Preconditioner::Impl {
     const CurvatureBlock& block = curvature.layer(static_cast<int>(layer));
     return block.covered() && std::ranges::count(report.without_inverse, block.name) == 0;
   }
+  void set_rates(LayerId layer, double weight_lr, double bias_lr);
   /// The output of preconditioning a layer: a block of the gather buffer, or the caller's gradient.
   [[nodiscard]] LayerDirection target(const LayerGrad& grad);
 
@@ -56,6 +57,10 @@ struct DKFAC_LOCAL Preconditioner::Impl {
   Context ctx;
   comm::StreamJoin join;
   Curvature curvature;
+  struct Rates {
+    double weight = 1, bias = 1;
+  };
+  std::vector<Rates> rates;  // Of each layer, as multiples of StepArgs::lr.
   bool prepared = false;
   std::int64_t steps = 0;
   Tensor nonfinite;        // f32[1]
@@ -86,7 +91,11 @@ StepReport Preconditioner::Impl::step(std::span<const LayerGrad> grads, Stream s
     for (const LayerGrad& grad : grads)
       if (works(grad.layer)) pack(grad);
     comm::FlagMessage message{.caller = args.flags, .gradient_count = nonfinite};
-    if (clipped) message.hash = comm::mix_hash(message.hash, args.lr);
+    if (clipped) {
+      message.hash = comm::mix_hash(message.hash, args.lr);
+      for (const Rates& r : rates)
+        message.hash = comm::mix_hash(comm::mix_hash(message.hash, r.weight), r.bias);
+    }
     curvature.raise_flags(message);
     pipeline->submit(message);
     curvature.request();
@@ -151,7 +160,7 @@ void Preconditioner::Impl::prepare() {
         {block.owner, block.covered() ? weight_numel(block.spec) + bias_numel(block.spec) : 0, 0});
   }
   gathered.emplace(ctx, grid, "preconditioned gradients", std::move(slots), options.dtype);
-  directions.emplace(ctx, curvature, 2 * std::int64_t{curvature.layers()});
+  directions.emplace(ctx, curvature);
   nonfinite = Tensor::zeros(ctx, {1});
   prepared = true;
   begin_step();
@@ -188,14 +197,31 @@ void Preconditioner::Impl::check_grads(std::span<const LayerGrad> grads, bool al
                 "' has no gradient; pass those of all layers");
 }
 
+void Preconditioner::Impl::set_rates(LayerId layer, double weight_lr, double bias_lr) {
+  const int i = static_cast<int>(layer);
+  DKFAC_CHECK(i >= 0 && i < curvature.layers(), "[set_rates] layer id ", i,
+              " does not exist; there are ", curvature.layers(),
+              " layers, whose ids add_layer() returned");
+  for (const double rate : {weight_lr, bias_lr})
+    DKFAC_CHECK(rate >= 0 && std::isfinite(rate), "[set_rates] layer '", curvature.layer(i).name,
+                "': a multiplier of the learning rate is ", rate, "; it must be finite and >= 0");
+  rates[static_cast<std::size_t>(i)] = {weight_lr, bias_lr};
+}
+
 LayerDirection Preconditioner::Impl::target(const LayerGrad& grad) {
   const int layer = static_cast<int>(grad.layer);
   const std::int64_t weight = grad.weight.numel(), bias = grad.bias.numel();
-  if (!gathered->needed() || !covered(grad.layer))
-    return {layer, weight > 0 ? grad.weight.flat() : TensorView{},
-            bias > 0 ? grad.bias.flat() : TensorView{}};
-  const TensorView block = gathered->block(layer);
-  return {layer, block.slice(0, 0, weight), bias > 0 ? block.slice(0, weight, bias) : TensorView{}};
+  const Rates& rate = rates[static_cast<std::size_t>(layer)];
+  LayerDirection out{.layer = layer, .weight_lr = rate.weight, .bias_lr = rate.bias};
+  if (gathered->needed() && covered(grad.layer)) {
+    const TensorView block = gathered->block(layer);
+    out.weight = block.slice(0, 0, weight);
+    if (bias > 0) out.bias = block.slice(0, weight, bias);
+  } else {
+    if (weight > 0) out.weight = grad.weight.flat();
+    if (bias > 0) out.bias = grad.bias.flat();
+  }
+  return out;
 }
 
 /// Copies a gradient that this rank preconditions to its target(), counting elements that are not
@@ -246,6 +272,7 @@ LayerId Preconditioner::add_layer(std::string name, LayerSpec spec) {
   check_new_name(name, exists);
   validate(spec, name);
   curvature.add_layer(std::move(name), std::move(spec));
+  impl_->rates.emplace_back();
   return static_cast<LayerId>(curvature.layers() - 1);
 }
 
@@ -297,6 +324,10 @@ LayerFactors Preconditioner::read_factors(LayerId layer) {
 }
 
 void Preconditioner::set_damping(double damping) { impl_->curvature.set_damping(damping); }
+
+void Preconditioner::set_rates(LayerId layer, double weight_lr, double bias_lr) {
+  impl_->set_rates(layer, weight_lr, bias_lr);
+}
 
 void Preconditioner::set_curvature(const CurvatureSettings& settings) {
   if (impl_->curvature.set_curvature(settings) && impl_->prepared) impl_->begin_step();

@@ -204,7 +204,7 @@ void Kfac::prepare() {
                                      .bucket_bytes = o.communication.bucket_bytes,
                                      .wire = options_.curvature.communication.gradient_wire},
                      owners);
-  directions_.emplace(frame_.ctx, curvature_, count);
+  directions_.emplace(frame_.ctx, curvature_);
   weights_.emplace(frame_.ctx, frame_.grid, "weights", std::move(slots),
                    options_.curvature.communication.weight_wire.value_or(frame_.dtype()));
   saturated_ = comm::HostDevicePair(frame_.ctx, {1}, DType::f64);
@@ -228,7 +228,9 @@ void Kfac::add_layer_parts(int index, std::vector<UpdatedPart>& parts) {
         {.layer = index,
          .weight = gradient.slice(0, 0, layer.weight),
          .bias = layer.bias > 0 ? gradient.slice(0, layer.weight, layer.bias) : TensorView{},
-         .whole = gradient});
+         .whole = gradient,
+         .weight_lr = layer.params.weight_lr,
+         .bias_lr = layer.params.bias_lr});
   velocity_[i] = Tensor::zeros(frame_.ctx, {1, layer.numel()}, frame_.dtype());
   if (has_masters()) {
     masters_[i] = Tensor::zeros(frame_.ctx, {layer.numel()}, frame_.dtype());

@@ -27,7 +27,9 @@ def train(rank, size, case):
     x, y = torch.randn(3, 8, 2, 4, 4).double(), torch.randn(3, 8, 3).double()
     part = slice(rank * 8 // size, (rank + 1) * 8 // size)
     wrapped = nn.parallel.DistributedDataParallel(model)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    rates = case.pop("rates", [0.05])  # Of the parameters, in turn.
+    groups = [{"params": [p], "lr": rates[i % len(rates)]} for i, p in enumerate(model.parameters())]
+    optimizer = torch.optim.SGD(groups, lr=0.05, momentum=0.9)
     comm = {"torch": dkfac.Comm.torch, "tcp": dkfac.Comm.torch_tcp}[case.pop("comm", "torch")]()
     passes = case.get("accumulation_steps", 1)
     kfac = dkfac.attach(wrapped if case.pop("outer", False) else model, optimizer, damping=0.01, comm=comm, **case)

@@ -20,6 +20,7 @@ CASES = {
     "accumulation without synchronization": {"accumulation_steps": 2},
     "eigenvectors": {"inverse_method": "eigen", "inverse_interval": 2},
     "clipped": {"kl_clip": 1e-3},
+    "clipped, with several rates": {"kl_clip": 1e-3, "rates": [0.05, 0.01, 0.0]},
 }
 
 

@@ -207,6 +207,38 @@ TEST(LibTorch, AStepAfterAFailedOneIsAsIfItHadNotBeen) {
   EXPECT_GT(distance(model.net->parameters(), reference.net->parameters()), 1e-6);
 }
 
+TEST(LibTorch, TheClipHeedsTheRatesOfGroups) {
+  const torch::Tensor x = rand({8, 4});
+  const auto first_step = [&](double kappa, double rate, auto&& look) {
+    torch::manual_seed(5);
+    torch::nn::Sequential net(mlp());
+    net->to(torch::kDouble);
+    std::vector<torch::optim::OptimizerParamGroup> groups;
+    for (std::size_t i = 0; i < net->parameters().size(); ++i)
+      groups.emplace_back(std::vector<at::Tensor>{net->parameters()[i]},
+                          std::make_unique<torch::optim::SGDOptions>(i < 2 ? rate : 1));
+    torch::optim::SGD sgd(groups, torch::optim::SGDOptions(0.1));
+    libtorch::Options o = options();
+    o.kl_clip = kappa;
+    libtorch::Kfac kfac(*net, sgd, o);
+    net->forward(x).pow(2).sum().backward();
+    std::vector<at::Tensor> raw;
+    for (const at::Tensor& p : net->parameters()) raw.push_back(p.grad().clone());
+    EXPECT_TRUE(kfac.step());
+    double sum = 0;
+    for (std::size_t i = 0; i < raw.size(); ++i)
+      sum += (i < 2 ? rate * rate : 1) *
+             (raw[i] * net->parameters()[i].grad()).sum().template item<double>();
+    look(sum, kfac.report().kl_factor);
+  };
+  for (const double rate : {0.0, 1e-5, 0.5})
+    first_step(0, rate, [&](double sum, double) {
+      const double nu = std::min(1.0, std::sqrt(1e-4 / sum));
+      ASSERT_LT(nu, 0.9);
+      first_step(1e-4, rate, [&](double, double found) { EXPECT_NEAR(found, nu, 1e-10 * nu); });
+    });
+}
+
 TEST(LibTorch, AGradientWithoutCurvatureThatIsNotFiniteRejectsTheStep) {
   libtorch::Options o = options();
   o.skip = {"2"};

@@ -152,6 +152,10 @@ DKFAC_C_API int dkfac_preconditioner_record_sample_gradients(dkfac_preconditione
 DKFAC_C_API int dkfac_preconditioner_step(dkfac_preconditioner* object,
                                           const dkfac_layer_grad* grads, int64_t count,
                                           const dkfac_step_args* args, dkfac_step_report* report);
+/* Sets the rates of a layer's weight and bias for the KL clip, as multiples of dkfac_step_args::lr,
+ * until they are set again; 1 each before. */
+DKFAC_C_API int dkfac_preconditioner_set_rates(dkfac_preconditioner* object, int32_t layer,
+                                               double weight_lr, double bias_lr);
 DKFAC_C_API int dkfac_preconditioner_set_curvature(dkfac_preconditioner* object,
                                                    const dkfac_curvature_settings* settings);
 DKFAC_C_API int dkfac_preconditioner_read_factors(dkfac_preconditioner* object, int32_t layer,

@@ -57,10 +57,11 @@ DKFAC_API void precondition(Context& ctx, ConstTensorView a_inverse, ConstTensor
 
 /// Returns the factor of the KL clip (Ba et al. 2017; docs/math.md, "KL clip"),
 ///   min(1, sqrt(kappa / (lr^2 product))),
-/// with product = <U, V> summed over all preconditioned gradients U and their gradients V. It is 1
-/// with kappa = 0 (no clip) and where lr^2 product <= 0: then nothing is updated, or the direction
-/// has no length in this metric. It is 0 where lr^2 product is not finite: such a direction must
-/// not be applied. Throws InvalidArgument for any other kappa that is not > 0.
+/// with product = <U, V> summed over all preconditioned gradients U and their gradients V; where
+/// rates differ, each term times the square of its rate's multiple of lr. It is 1 with kappa = 0
+/// (no clip) and where lr^2 product <= 0: then nothing is updated, or the direction has no length
+/// in this metric. It is 0 where lr^2 product is not finite: such a direction must not be applied.
+/// Throws InvalidArgument for any other kappa that is not > 0.
 [[nodiscard]] DKFAC_API double kl_clip_factor(double kappa, double lr, double product);
 
 /// Computes vectors[d,d] (in columns) and values[d] (ascending, negative ones set to 0) of the

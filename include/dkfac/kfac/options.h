@@ -155,8 +155,10 @@ struct DKFAC_API CurvatureOptions {
   InverseOptions inverse = {};
   DistributionOptions distribution = {};
   CommunicationOptions communication = {};
-  /// kappa of the KL clip: all preconditioned gradients are multiplied by min(1, sqrt(kappa / (lr^2
-  /// sum <U, V>))). 0: off.
+  /// kappa of the KL clip: all preconditioned gradients are multiplied by
+  ///   min(1, sqrt(kappa / sum lr_p^2 <U_p, V_p>)),
+  /// summed over parameters p, weight and bias apart, with the rate lr_p of each: StepArgs::lr
+  /// times its multiplier (LayerParams::weight_lr, bias_lr; Preconditioner::set_rates()). 0: off.
   double kl_clip = 0;
   /// CUDA only, for factors in f32: products that precondition a gradient round their operands to
   /// TF32, with 10 bits after the leading one. Sums stay f32; inverses, their checks and the

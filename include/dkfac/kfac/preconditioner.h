@@ -136,7 +136,8 @@ class DKFAC_API Preconditioner {
   /// Where only some layers have none (report.without_inverse), only their gradients stay
   /// unchanged.
   ///
-  /// args.lr is read by the KL clip alone, which needs it > 0. args.flags.loss, f64[1] on the
+  /// args.lr is read by the KL clip alone, which needs it > 0; set_rates() where parameters have
+  /// rates of their own. args.flags.loss, f64[1] on the
   /// object's device, is read in the order of `stream`, as the gradients are.
   ///
   /// Throws NumericError on every rank once a factor has failed more than max_failed_refreshes
@@ -156,6 +157,12 @@ class DKFAC_API Preconditioner {
   /// rebuild failed in the last step is still the previous one.
   [[nodiscard]] LayerFactors read_factors(LayerId layer);
 
+  /// Sets the rates at which the caller updates weight and bias of a layer, as multiples of
+  /// StepArgs::lr, for the KL clip of the coming steps; 1 each by default, 0 where a parameter is
+  /// not updated. Equal on all ranks; between two steps. Not part of the state. Throws
+  /// InvalidArgument for a layer that does not exist, and for a multiple that is negative or not
+  /// finite.
+  void set_rates(LayerId layer, double weight_lr, double bias_lr);
   /// As set_curvature() with the damping alone.
   void set_damping(double damping);
   /// As Optimizer::set_curvature().

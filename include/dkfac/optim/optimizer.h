@@ -30,7 +30,8 @@ namespace dkfac::optim {
 struct DKFAC_API LayerParams {
   TensorView weight = {}, bias = {};
   TensorView weight_grad = {}, bias_grad = {};
-  double weight_lr = 1, bias_lr = 1;  ///< Multiplier of the learning rate of the parameter; >= 0.
+  /// Multipliers of the learning rate of each parameter, which the KL clip heeds; >= 0.
+  double weight_lr = 1, bias_lr = 1;
   double bias_decay = 0;  ///< Weight decay of the bias as a multiple of the option's; >= 0.
 };
 

@@ -56,7 +56,8 @@ class Attached(ModelPreconditioner):
 
     def _precondition(self):
         """False where the ranks rejected the step."""
-        return not super().step(_checks.rate_of(self.optimizer)).rejected
+        rates = _checks.rates_of(self.optimizer, self.options.kl_clip > 0)
+        return not super().step(rates).rejected
 
     def step(self, *args):
         raise Error("[dkfac] optimizer.step() calls this preconditioner; do not call its step() beside that")

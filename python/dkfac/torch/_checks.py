@@ -103,12 +103,19 @@ def refuse_place(device, process, layers):
         raise Error(f"[dkfac] the model was moved from {device} to {now} after attach(); detach() and attach again")
 
 
-def rate_of(optimizer):
-    """The learning rate for the KL clip: that of the first group. A rate of 0, e.g. in a warm-up, clips nothing."""
-    rate = float(optimizer.param_groups[0].get("lr", 1))
-    if not math.isfinite(rate):
-        raise InvalidArgument(f"[step] the learning rate of the optimizer is {rate}; it must be finite")
-    return max(rate, 1e-30)
+def rates_of(optimizer, clipped):
+    """{id of a parameter: its learning rate}, for the KL clip. Groups that have None, which some optimizers replace by
+    a rate of their own, are left out where nothing is clipped."""
+    rates = {}
+    for index, group in enumerate(optimizer.param_groups):
+        rate = group.get("lr", 1)  # A number, or a tensor of one element.
+        if rate is None and not clipped:
+            continue
+        if rate is None or not math.isfinite(rate):
+            raise InvalidArgument(f"[step] the learning rate of group {index} of the optimizer is {rate}; it must be "
+                                  "finite")
+        rates.update(dict.fromkeys(map(id, group["params"]), abs(float(rate))))
+    return rates
 
 
 def refuse_pass(model):

@@ -56,6 +56,7 @@ class KFACPreconditioner(ModelPreconditioner):
     damping_scale: "kfac-pytorch" (default) scales factors, and with them the damping, as that library does, and
         preconditions Linear, Conv1d and Conv2d layers. "dkfac" is the scale of attach(), for all kinds of layers.
     factor_update_steps, inv_update_steps, damping, kl_clip, lr: a number, or a callable of the step.
+    lr: also the torch.optim.Optimizer itself, whose groups may have rates of their own, which the KL clip then heeds.
     kl_clip: None, or a callable that returns 0, clips nothing.
     factor_decay: a number, or a callable whose first value is kept.
     grad_worker_fraction: a fraction, or a DistributedStrategy.
@@ -118,7 +119,7 @@ class KFACPreconditioner(ModelPreconditioner):
     @staticmethod
     def _check(values, accumulation_steps):
         for name, value in values.items():
-            if value is not None and not callable(value):
+            if value is not None and not callable(value) and not isinstance(value, torch.optim.Optimizer):
                 (integer if name.endswith("steps") else real)("KFACPreconditioner", name, value)
         accumulation_steps = integer("KFACPreconditioner", "accumulation_steps", accumulation_steps)
         for name in ("factor_update_steps", "inv_update_steps", "damping", "kl_clip"):
@@ -127,7 +128,8 @@ class KFACPreconditioner(ModelPreconditioner):
                 raise ValueError(f"{name} must be > 0, not {value}")
         if not callable(values["factor_decay"]) and not 0 <= values["factor_decay"] <= 1:
             raise ValueError(f"factor_decay must be in [0, 1], not {values['factor_decay']}")
-        if not callable(values["lr"]) and not values["lr"] >= 0:
+        fixed = not callable(values["lr"]) and not isinstance(values["lr"], torch.optim.Optimizer)
+        if fixed and not values["lr"] >= 0:
             raise ValueError(f"lr must be >= 0, not {values['lr']}")
         if accumulation_steps < 1:
             raise ValueError(f"accumulation_steps must be > 0, not {accumulation_steps}")
@@ -191,13 +193,17 @@ class KFACPreconditioner(ModelPreconditioner):
         out."""
         self.settings["damping"] = self._lambda()
         # The clip is min(1, sqrt(kl_clip / (lr^2 sum))), so a changed kl_clip is a changed rate.
-        clip, lr = self.kl_clip, max(float(self.lr), 1e-30)
+        clip, lr = self.kl_clip, self.lr
         if self._clip > 0:
-            lr = lr * (self._clip / clip) ** 0.5 if clip else 1e-30
+            scale = (self._clip / clip) ** 0.5 if clip else 0
+            if isinstance(lr, torch.optim.Optimizer):
+                lr = {key: rate * scale for key, rate in _checks.rates_of(lr, True).items()}
+            else:
+                lr = max(max(float(lr), 1e-30) * scale, 1e-30)
         elif clip:
             raise InvalidArgument("[step] kl_clip was None or 0 at the start, so it cannot be turned on; start with a "
                                   "number or a callable that returns one")
-        return super().step(lr)
+        return super().step(lr if self._clip > 0 else None)
 
     def memory_usage(self):
         """As that of kfac-pytorch: bytes of factors and inverses, with "total"."""
@@ -205,7 +211,8 @@ class KFACPreconditioner(ModelPreconditioner):
 
     def state_dict(self, include_factors=True):
         """`include_factors`: with the running averages and inverses, so that training resumes bit for bit."""
-        state = {"steps": self.steps, **{n: v for n, v in self._values.items() if not callable(v)}}
+        state = {"steps": self.steps, **{n: v for n, v in self._values.items()
+                                       if not callable(v) and not isinstance(v, torch.optim.Optimizer)}}
         if include_factors:
             state["dkfac"] = super().state_dict()
         return state

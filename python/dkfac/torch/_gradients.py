@@ -33,6 +33,7 @@ class Gradients:
         self.kept = []     # What the array points to.
         self.copies = []   # (gradient, copy) to be written back.
         self.entries = []  # (layer, [(struct, function that returns the gradient, parameter, elements), ...])
+        self.rates = [(1.0, 1.0)] * len(layers)  # Of weight and bias, as multiples of the rate of a step.
         for entry, layer in zip(self.array, layers):
             entry.layer = layer.id
             parts = [self._part(entry.weight, layer.weight_grad, layer, layer.weight)]
@@ -48,6 +49,21 @@ class Gradients:
         size = ctypes.c_int64 * 1
         struct.shape, struct.strides, struct.ndim = size(count), size(1), 1  # Elements in the order of the weight.
         return struct, find, parameter, count
+
+    def pass_rates(self, preconditioner, lr):
+        """Passes the rates of the layers on, for the KL clip, and returns that of the step: the highest of them.
+        `lr`: {id of a parameter: its rate}, where others have the rate 0, or the one rate of all."""
+        rates, highest = [(1.0, 1.0)] * len(self.entries), lr
+        if isinstance(lr, dict):
+            pairs = [[lr.get(id(p), 0.0) for p in (layer.weight, layer.bias)] for layer, _ in self.entries]
+            highest = max((rate for pair in pairs for rate in pair), default=0.0)
+            highest = max(highest, 1e-30)  # Where all are 0, e.g. in a warm-up, nothing is clipped.
+            rates = [(weight / highest, bias / highest) for weight, bias in pairs]
+        for i, (layer, _) in enumerate(self.entries):
+            if rates[i] != self.rates[i]:
+                preconditioner.set_rates(layer.id, *rates[i])
+        self.rates = rates
+        return highest
 
     def collect(self, everywhere):
         """Sets the pointers. `everywhere`: also gradients of layers that have no curvature yet."""

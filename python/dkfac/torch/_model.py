@@ -297,7 +297,8 @@ class ModelPreconditioner(Trained, Progress, Records, Reports, _state.Stateful):
         return [layer for layer in self.layers if layer.reason is None]
 
     def step(self, lr=None):
-        """Preconditions the gradients in place; collective. Returns the report of the step."""
+        """Preconditions the gradients in place; collective. Returns the report of the step. `lr`, for the KL clip: the
+        rate of all parameters, or {id of a parameter: its rate}, where others have the rate 0."""
         due = self._due()
         if self._preconditioner is None:
             if self._pass is None:
@@ -329,7 +330,8 @@ class ModelPreconditioner(Trained, Progress, Records, Reports, _state.Stateful):
         grads = self._gradients
         grads.collect(everywhere=self.comm.size > 1)
         try:
-            report = pre.step(grads.array, lr, reject=not grads.others_finite(), stop=lacking is not None)
+            report = pre.step(grads.array, grads.pass_rates(pre, lr), reject=not grads.others_finite(),
+                              stop=lacking is not None)
         except NumericError:  # The library has dropped the records.
             self._end_step()
             raise

@@ -36,7 +36,8 @@ class KFAC(torch.optim.SGD):
             with torch.enable_grad():
                 loss = closure()
         kfac = self.preconditioner
-        if kfac._only_makes_state(self) or not kfac.step(_checks.rate_of(self)).rejected:
+        rates = _checks.rates_of(self, kfac.options.kl_clip > 0)
+        if kfac._only_makes_state(self) or not kfac.step(rates).rejected:
             super().step()
         return loss
 

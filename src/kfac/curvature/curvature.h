@@ -40,7 +40,8 @@ namespace dkfac::kfac {
 struct LayerDirection {
   int layer = 0;
   TensorView weight = {}, bias = {};
-  TensorView whole = {};  ///< Both, where they are adjacent in memory.
+  TensorView whole = {};              ///< Both, where they are adjacent in memory.
+  double weight_lr = 1, bias_lr = 1;  ///< Multipliers of the learning rate, for the KL clip.
 };
 
 /// The curvature of all layers: reduction of statistics to their owners, averages, inverses and the

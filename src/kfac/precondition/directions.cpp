@@ -19,11 +19,11 @@ constexpr std::int64_t kBatchElements = std::int64_t{1} << 23;
 
 }  // namespace
 
-Directions::Directions(Context& ctx, const Curvature& curvature, std::int64_t products)
+Directions::Directions(Context& ctx, const Curvature& curvature)
     : ctx_(ctx), kl_clip_(curvature.options().kl_clip) {
   form_batches(curvature);
   if (!(kl_clip_ > 0)) return;
-  clip_.emplace(ctx, products);
+  clip_.emplace(ctx, 2 * std::int64_t{curvature.layers()});
   factor_ = comm::HostDevicePair(ctx, {1}, DType::f64);
   *factor_.numbers<double>() = 1;
 }
@@ -61,6 +61,7 @@ ConstTensorView Directions::make(Curvature& curvature, const comm::WorkerGrid& g
   for (Batch& batch : batches_) batch.layers.clear();
   for (const LayerDirection& layer : layers)
     batches_[index_of(batch_of_[index_of(layer.layer)])].layers.push_back(layer);
+  if (clip_) set_rates(curvature);
   launch(curvature, layers, report);
   if (!clip_) return {};
   const ConstTensorView factor = clip_->factor(grid, kl_clip_, lr);
@@ -68,6 +69,29 @@ ConstTensorView Directions::make(Curvature& curvature, const comm::WorkerGrid& g
   report.kl_factor = *factor_.numbers<double>();
   factor_.fetch(ctx_);
   return factor;
+}
+
+template <class F>
+void Directions::for_clipped(const Curvature& curvature, const Batch& batch, F&& f) const {
+  if (!clip_) return;
+  for (const LayerDirection& d : batch.layers) {
+    if (!curvature.owns(d.layer)) continue;
+    if (!d.whole.empty() && d.weight_lr == d.bias_lr) {
+      f(d.whole, d.weight_lr);
+    } else {
+      f(d.weight, d.weight_lr);
+      f(d.bias, d.bias_lr);
+    }
+  }
+}
+
+void Directions::set_rates(const Curvature& curvature) {
+  rates_.clear();
+  for (const Batch& batch : batches_)
+    for_clipped(curvature, batch, [&](TensorView x, double lr) {
+      if (x.numel() > 0) rates_.push_back(lr);
+    });
+  clip_->set_rates(rates_);
 }
 
 void Directions::set_key(const Curvature& curvature, std::span<const LayerDirection> layers) {
@@ -138,19 +162,7 @@ void Directions::precondition(Curvature& curvature) {
 void Directions::precondition(Curvature& curvature, Batch& batch) {
   Scratch scratch(ctx_);
   batch.gradients.clear();
-  // The parts of the directions whose products this rank adds: the owner alone does.
-  const auto for_clipped = [&](auto&& f) {
-    for (const LayerDirection& d : batch.layers) {
-      if (!clip_ || !curvature.owns(d.layer)) continue;
-      if (!d.whole.empty()) {
-        f(d.whole);
-      } else {
-        f(d.weight);
-        f(d.bias);
-      }
-    }
-  };
-  for_clipped([&](TensorView x) {
+  for_clipped(curvature, batch, [&](TensorView x, double) {
     TensorView copy;
     if (x.numel() > 0) {
       copy = scratch.take({x.numel()}, x.dtype());
@@ -160,7 +172,7 @@ void Directions::precondition(Curvature& curvature, Batch& batch) {
   });
   curvature.precondition(batch.layers, batch.products);
   auto before = batch.gradients.begin();
-  for_clipped([&](TensorView x) { clip_->add(*before++, x); });
+  for_clipped(curvature, batch, [&](TensorView x, double) { clip_->add(*before++, x); });
 }
 
 }  // namespace dkfac::kfac

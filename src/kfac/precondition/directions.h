@@ -23,9 +23,7 @@ namespace dkfac::kfac {
 /// it.
 class Directions {
  public:
-  /// curvature: after its prepare(). products: upper bound of inner products per step (one for a
-  /// LayerDirection with `whole`, else two).
-  Directions(Context& ctx, const Curvature& curvature, std::int64_t products);
+  Directions(Context& ctx, const Curvature& curvature);  ///< `curvature`: after its prepare().
 
   /// Preconditions the layers that this rank works on. Returns the factor of the KL clip, f64[1] on
   /// the device of the context, from an all-reduce over all ranks; empty without a clip. Sets
@@ -60,6 +58,11 @@ class Directions {
   };
 
   void form_batches(const Curvature& curvature);
+  /// Calls f(part, multiplier of its rate) for the parts of a batch whose products this rank adds
+  /// to the KL clip: the owner alone does.
+  template <class F>
+  void for_clipped(const Curvature& curvature, const Batch& batch, F&& f) const;
+  void set_rates(const Curvature& curvature);
   void set_key(const Curvature& curvature, std::span<const LayerDirection> layers);
   /// Launches precondition(), call by call or as a graph.
   void launch(Curvature& curvature, std::span<const LayerDirection> layers, StepReport& report);
@@ -73,6 +76,7 @@ class Directions {
   std::vector<Batch> batches_;
   std::vector<int> batch_of_;  ///< Of each layer.
   std::optional<KlClip> clip_;
+  std::vector<double> rates_;
   comm::HostDevicePair factor_;  ///< f64[1]
   std::int64_t last_update_ = 0;
   Key key_, last_key_;  ///< Of this step and of the last one.

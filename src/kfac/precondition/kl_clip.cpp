@@ -1,6 +1,8 @@
 #include "kfac/precondition/kl_clip.h"
 
+#include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "dkfac/core/error.h"
 #include "dkfac/core/ops.h"
@@ -21,14 +23,28 @@ KlClip::KlClip(Context& ctx, std::int64_t products)
     : ctx_(ctx),
       products_(Tensor::zeros(ctx, {products}, DType::f64)),
       total_(Tensor::zeros(ctx, {1}, DType::f64)),
-      factor_(Tensor::zeros(ctx, {1}, DType::f64)) {}
+      factor_(Tensor::zeros(ctx, {1}, DType::f64)),
+      scales_(ctx, {products}, DType::f64) {
+  std::ranges::fill_n(scales_.numbers<double>(), products, 1.0);
+  scales_.push(ctx_);
+}
+
+void KlClip::set_rates(const std::vector<double>& multipliers) {
+  double* scale = scales_.numbers<double>();
+  bool changed = false;
+  for (const double s : multipliers) changed = (std::exchange(*scale++, s * s) != s * s) || changed;
+  if (changed) scales_.push(ctx_);
+}
 
 void KlClip::add(ConstTensorView gradient, ConstTensorView direction) {
   if (gradient.numel() == 0) return;
   ops::dot(ctx_, gradient.flat(), direction.flat(), products_.view().slice(0, count_++, 1));
 }
 
-void KlClip::add_up() { kernels::add_up(ctx_, products_.view().slice(0, 0, count_), total_); }
+void KlClip::add_up() {
+  kernels::add_up(ctx_, products_.view().slice(0, 0, count_), scales_.device().slice(0, 0, count_),
+                  total_);
+}
 
 ConstTensorView KlClip::total(const comm::WorkerGrid& grid) {
   grid.world->all_reduce(total_, comm::ReduceOp::sum, ctx_.stream(), "kl clip");

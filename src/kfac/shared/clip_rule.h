@@ -9,9 +9,9 @@ namespace dkfac::kfac {
 
 /// Returns the factor of the KL clip (docs/math.md, "KL clip"),
 ///   nu = min(1, sqrt(kappa / (lr^2 sum))),
-/// with sum = <U, V> over all preconditioned gradients U and their gradients V. 1 where lr^2 sum <=
-/// 0: nothing is updated, or the direction has no length in this metric. 0 where it is not finite:
-/// such a direction must not be applied.
+/// with sum = s^2 <U, V> over all preconditioned gradients U and their gradients V, whose rates are
+/// s lr. 1 where lr^2 sum <= 0: nothing is updated, or the direction has no length in this metric.
+/// 0 where it is not finite: such a direction must not be applied.
 [[nodiscard]] DKFAC_HD inline double kl_factor(double kappa, double lr, double sum) {
   const double length = lr * lr * sum;
   if (!(length - length == 0)) return 0;

@@ -124,6 +124,21 @@ TEST(Agreement, LearningRatesOfAClipThatDifferAreAnErrorOnAllRanks) {
   });
 }
 
+TEST(Agreement, RatesOfALayerUnderAClipThatDifferAreAnErrorOnAllRanks) {
+  expect_on_all_ranks<CommError>(2, "learning rates", [](auto comm) {
+    kfac::CurvatureOptions options = agreed_curvature();
+    options.kl_clip = 1e-3;
+    kfac::Preconditioner preconditioner(comm, options);
+    const auto fc = preconditioner.add_layer("fc", LinearSpec{.in = 1, .out = 1, .bias = false});
+    if (comm->rank() == 1) preconditioner.set_rates(fc, 0.5, 1);
+    double x = 1, g = 1;
+    preconditioner.record_input(fc, view_of(&x, {1, 1}));
+    preconditioner.record_grad_output(fc, view_of(&x, {1, 1}));
+    const std::vector<kfac::LayerGrad> grads{{fc, view_of(&g, {1}), {}}};
+    (void)preconditioner.step(grads, Stream::cpu(), {.lr = 0.1, .flags = {}});
+  });
+}
+
 /// A step of a preconditioner of one layer after a change of settings.
 void step_with(std::shared_ptr<comm::Communicator> comm, const kfac::CurvatureSettings& settings) {
   kfac::Preconditioner preconditioner(std::move(comm), agreed_curvature());

@@ -1,7 +1,10 @@
 #include "kfac/precondition/kl_clip.h"
 
+#include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
+#include <utility>
 
 #include <gtest/gtest.h>
 
@@ -73,7 +76,11 @@ struct OneStep {
   double factor = 0;
 };
 
-OneStep one_step(const std::shared_ptr<comm::Communicator>& comm, double kappa, double lr) {
+/// Multipliers of the rate of weight and bias of the layers, by their index.
+using Rates = std::function<std::pair<double, double>(std::size_t layer)>;
+
+OneStep one_step(const std::shared_ptr<comm::Communicator>& comm, double kappa, double lr,
+                 const Rates& rates = {}) {
   kfac::Preconditioner preconditioner(comm, curvature(kappa));
   PlainNet<double> net(3);
   std::vector<kfac::LayerGrad> grads;
@@ -82,6 +89,9 @@ OneStep one_step(const std::shared_ptr<comm::Communicator>& comm, double kappa, 
       return v.empty() ? TensorView{} : view_of(v.data(), {static_cast<std::int64_t>(v.size())});
     };
     grads.push_back({preconditioner.add_layer(l.name, l.spec), view(l.dw), view(l.db)});
+    if (!rates) continue;
+    const auto [weight, bias] = rates(grads.size() - 1);
+    preconditioner.set_rates(grads.back().layer, weight, bias);
   }
   PlainHooks hooks;
   hooks.input = [&](int layer, ConstTensorView x) {
@@ -132,6 +142,94 @@ TEST(KlClip, ScalesEveryDirectionByTheFormulaOverAllCoveredLayers) {
         EXPECT_TRUE(near(clipped.directions[l], expected, 1e3 * tolerance)) << l;
       }
     });
+}
+
+/// The formula for one_step() without a clip, of layers with rates of their own.
+double expected_factor(const OneStep& free, double kappa, double lr, const Rates& rates) {
+  const PlainNet<double> net(3);
+  double sum = 0;
+  std::size_t covered = 0;
+  for (std::size_t layer = 0; layer < net.layers.size(); ++layer) {
+    if (std::holds_alternative<PlainSpec>(net.layers[layer].spec)) continue;
+    const auto [weight, bias] = rates(layer);
+    const auto &v = free.gradients[covered], &u = free.directions[covered++];
+    for (std::size_t i = 0; i < v.size(); ++i) {
+      const double rate = lr * (i < net.layers[layer].dw.size() ? weight : bias);
+      sum += rate * rate * u[i] * v[i];
+    }
+  }
+  return sum > 0 ? std::min(1.0, std::sqrt(kappa / sum)) : 1;
+}
+
+/// The factor of the first step of make_kfac(), with the samples of one_step() on every rank.
+double optimizer_factor(const std::shared_ptr<comm::Communicator>& comm, double kappa, double lr,
+                        const Rates& rates) {
+  const auto optimizer = optim::make_kfac(comm, {.curvature = curvature(kappa)});
+  PlainNet<double> net(3);
+  std::vector<LayerId> ids;
+  for (auto& l : net.layers) {
+    const auto view = [](std::vector<double>& v) {
+      return v.empty() ? TensorView{} : view_of(v.data(), {static_cast<std::int64_t>(v.size())});
+    };
+    const auto [weight, bias] = rates(ids.size());
+    ids.push_back(optimizer->add_layer(l.name, l.spec,
+                                       {.weight = view(l.w),
+                                        .bias = view(l.b),
+                                        .weight_grad = view(l.dw),
+                                        .bias_grad = view(l.db),
+                                        .weight_lr = weight,
+                                        .bias_lr = bias}));
+  }
+  optimizer->prepare();
+  const PlainHooks hooks = optimizer_hooks<double>(*optimizer, ids, {});
+  net.forward(plain_batch<double>(0, 0, 12), hooks);
+  net.backward(1.0 / 12, hooks);
+  return optimizer->step({.lr = lr, .flags = {}}, Stream::cpu()).kl_factor;
+}
+
+TEST(KlClip, HeedsTheRateOfEachParameter) {
+  constexpr double kLr = 0.3, kKappa = 1e-5;
+  const OneStep free = one_step(comm::make_self(), 0, kLr);
+  const auto only_first = [](double others) {
+    return [others](std::size_t layer) {
+      return layer == 0 ? std::pair(1.0, 1.0) : std::pair(others, others);
+    };
+  };
+  const auto only_others = [](double first) {
+    return [first](std::size_t layer) {
+      return layer == 0 ? std::pair(first, first) : std::pair(1.0, 1.0);
+    };
+  };
+  const Rates apart = [](std::size_t layer) {
+    return std::pair(0.5 + 0.1 * static_cast<double>(layer), layer % 2 == 0 ? 2.0 : 0.0);
+  };
+  const Rates same = [](std::size_t) { return std::pair(1.0, 1.0); };
+  const double one = expected_factor(free, kKappa, kLr, same);
+  for (const Rates& rates : std::vector<Rates>{only_first(0), only_first(1e-5), only_others(0),
+                                               only_others(1e-5), apart}) {
+    const double nu = expected_factor(free, kKappa, kLr, rates);
+    ASSERT_LT(nu, 1);
+    EXPECT_GT(std::abs(nu - one), 1e-3);  // Control: one rate for all gives another factor.
+    for (const int ranks : {1, 3})
+      comm::run_ranks(ranks, [&](auto comm) {
+        // Sums of at most 1e3 products and a rounded statistic per rank.
+        const double tolerance = 1e4 * eps<double> * nu;
+        EXPECT_NEAR(one_step(comm, kKappa, kLr, rates).factor, nu, tolerance);
+        EXPECT_NEAR(optimizer_factor(comm, kKappa, kLr, rates), nu, tolerance);
+      });
+  }
+  EXPECT_EQ(optimizer_factor(comm::make_self(), kKappa, kLr,
+                             [](std::size_t) { return std::pair(0.0, 0.0); }),
+            1);
+}
+
+TEST(KlClip, RefusesRatesThatAreNone) {
+  kfac::Preconditioner preconditioner(comm::make_self(), curvature(1e-3));
+  const LayerId fc = preconditioner.add_layer("fc", LinearSpec{.in = 2, .out = 2});
+  EXPECT_THROW(preconditioner.set_rates(fc, -1, 1), InvalidArgument);
+  EXPECT_THROW(preconditioner.set_rates(fc, 1, std::nan("")), InvalidArgument);
+  EXPECT_THROW(preconditioner.set_rates(static_cast<LayerId>(1), 1, 1), InvalidArgument);
+  preconditioner.set_rates(fc, 0, 2);
 }
 
 TEST(KlClip, LeavesShortStepsAlone) {

@@ -9,9 +9,10 @@
 
 namespace dkfac::kfac::cpu {
 
-void add_up(Context&, ConstTensorView products, TensorView total) {
+void add_up(Context&, ConstTensorView products, ConstTensorView scales, TensorView total) {
   const double* first = products.data<double>();
-  *total.data<double>() = std::accumulate(first, first + products.numel(), 0.0);
+  *total.data<double>() =
+      std::inner_product(first, first + products.numel(), scales.data<double>(), 0.0);
 }
 
 void find_kl_factor(Context&, double kappa, double lr, ConstTensorView total, TensorView factor) {

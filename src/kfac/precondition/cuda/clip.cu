@@ -8,9 +8,10 @@ namespace dkfac::kfac::cuda {
 using dkfac::cuda::for_each;
 using dkfac::cuda::reduce_rows;
 
-void add_up(Context& ctx, ConstTensorView products, TensorView total) {
+void add_up(Context& ctx, ConstTensorView products, ConstTensorView scales, TensorView total) {
   reduce_rows<double>(ctx, 1, products.numel(), dkfac::cuda::Sum<double>{},
-                      LoadProduct{products.data<double>()}, StoreTotal{total.data<double>()});
+                      LoadProduct{products.data<double>(), scales.data<double>()},
+                      StoreTotal{total.data<double>()});
 }
 
 void find_kl_factor(Context& ctx, double kappa, double lr, ConstTensorView total,

@@ -7,10 +7,10 @@
 
 namespace dkfac::kfac::cuda {
 
-/// Element k of an array; the row is ignored.
+/// Element k of an array times its scale; the row is ignored.
 struct LoadProduct {
-  const double* values;
-  DKFAC_HD double operator()(std::int64_t, std::int64_t k) const { return values[k]; }
+  const double *values, *scales;
+  DKFAC_HD double operator()(std::int64_t, std::int64_t k) const { return scales[k] * values[k]; }
 };
 struct StoreTotal {
   double* value;
