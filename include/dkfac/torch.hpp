@@ -63,6 +63,9 @@ class Kfac {
           "[Kfac] no layer of the model gets curvature; its optimizer has to have their "
           "parameters, and Options::skip to leave one");
     detail::check(dkfac_preconditioner_prepare(state_->handle));
+    const char* notice = nullptr;
+    detail::check(dkfac_preconditioner_notice(state_->handle, &notice));
+    if (*notice != '\0') TORCH_WARN(notice);
     detail::Observer::instance().add(state_);
   }
   ~Kfac() {

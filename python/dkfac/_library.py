@@ -104,7 +104,8 @@ def _declare(library):
         pre + "set_rates": [handle, c_int32, ctypes.c_double, ctypes.c_double],
         pre + "read_factors": [handle, c_int32, out],
         pre + "visit_state": [handle, POINTER(c.StateVisitor)],
-        pre + "describe": [handle, POINTER(c_char_p)]}
+        pre + "describe": [handle, POINTER(c_char_p)],
+        pre + "notice": [handle, POINTER(c_char_p)]}
     for result, functions in ((c_char_p, texts), (None, nothing), (c_int32, numbers), (c_int, statuses)):
         for name, arguments in functions.items():
             function = getattr(library, name)

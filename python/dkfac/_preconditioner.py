@@ -117,6 +117,11 @@ class Preconditioner:
         check(self._library.dkfac_preconditioner_describe(self._handle, byref(text)))
         return text.value.decode()
 
+    def notice(self):
+        text = ctypes.c_char_p()
+        check(self._library.dkfac_preconditioner_notice(self._handle, byref(text)))
+        return text.value.decode()
+
     def factors(self, layer, read):
         """{name: read(tensor struct)} of the factors of a layer that this rank holds."""
         handle = c_void_p()

@@ -122,3 +122,12 @@ int dkfac_preconditioner_visit_state(dkfac_preconditioner* object,
 int dkfac_preconditioner_describe(const dkfac_preconditioner* object, const char** text) {
   return c::describe("dkfac_preconditioner_describe", object, text);
 }
+int dkfac_preconditioner_notice(const dkfac_preconditioner* object, const char** text) {
+  constexpr const char* kName = "dkfac_preconditioner_notice";
+  return c::guarded([&] {
+    const dkfac_preconditioner& p = c::required(object, kName, "the object");
+    const char*& out = c::required(text, kName, "text");
+    p.text = p.object.notice();
+    out = p.text.c_str();
+  });
+}

@@ -50,12 +50,15 @@ std::byte* allocate_host(std::size_t bytes) {
                             bool pinned) {
   const std::string wanted = detail::concat(bytes, " bytes of ", shape, " ", dtype);
   if (device.is_cuda() && !pinned) {
-    throw DeviceError(detail::concat(
-        "[tensor] ", device, " is out of memory for ", wanted, " (", cuda::describe_memory(device),
-        "); use a smaller batch or model, or end what else runs there"));
+    throw DeviceError(detail::concat("[tensor] ", device, " is out of memory for ", wanted, " (",
+                                     cuda::describe_memory(device),
+                                     "); use a smaller batch or model, leave wide layers without "
+                                     "curvature, or end what else runs "
+                                     "there"));
   }
-  throw Error(detail::concat("[tensor] out of memory for ", wanted, pinned ? ", pinned" : "",
-                             "; use a smaller batch or model"));
+  throw Error(
+      detail::concat("[tensor] out of memory for ", wanted, pinned ? ", pinned" : "",
+                     "; use a smaller batch or model, or leave wide layers without curvature"));
 }
 
 }  // namespace

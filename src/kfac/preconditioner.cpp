@@ -349,4 +349,9 @@ std::string Preconditioner::describe() const {
       {}, {{"gathered directions", static_cast<std::int64_t>(impl_->gathered->bytes())}});
 }
 
+std::string Preconditioner::notice() const {
+  DKFAC_CHECK(impl_->prepared, "[notice] comes before prepare()");
+  return impl_->curvature.notice();
+}
+
 }  // namespace dkfac::kfac

@@ -1,7 +1,5 @@
 #include "dkfac/kfac/preconditioner.h"
 
-#include <algorithm>
-#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <limits>
@@ -97,39 +95,6 @@ TEST_F(CPreconditioner, RowsWithGapsAreRead) {
   expect_ok(dkfac_preconditioner_record_grad_output(other.get(), 0, &grad, nullptr));
   (void)precondition(other.get(), gaps);
   EXPECT_EQ(dense.weight.data, gaps.weight.data);
-}
-
-TEST_F(CPreconditioner, ClipsByTheRatesOfTheLayer) {
-  dkfac_curvature_options options = f64_options();
-  options.kl_clip = 1e-6;
-  dkfac_step_args args{};
-  dkfac_step_args_init(&args, sizeof args);
-  args.lr = 0.5;
-  dkfac_step_report report{};
-  report.struct_size = sizeof report;
-  const auto factor = [&](double weight_lr, double bias_lr) {
-    dkfac_preconditioner* made = nullptr;
-    expect_ok(dkfac_preconditioner_create(self().get(), &options, nullptr, &made));
-    const Preconditioner object(made);
-    const dkfac_layer_spec spec = linear(kIn, kOut);
-    std::int32_t layer = -1;
-    expect_ok(dkfac_preconditioner_add_layer(made, "fc", &spec, &layer));
-    expect_ok(dkfac_preconditioner_set_rates(made, layer, weight_lr, bias_lr));
-    Step step(3);
-    record(made, step);
-    const dkfac_layer_grad grad{0, step.weight.tensor(), step.bias.tensor()};
-    expect_ok(dkfac_preconditioner_step(made, &grad, 1, &args, &report));
-    return report.kl_factor;
-  };
-  // 1 / nu^2 is linear in the squares of the rates.
-  const double weight = std::pow(factor(1, 0), -2), bias = std::pow(factor(0, 1), -2);
-  ASSERT_GT(std::min(std::abs(weight), std::abs(bias)), 1.1);
-  EXPECT_NEAR(std::pow(factor(2, 3), -2), 4 * weight + 9 * bias, 1e-10 * (weight + bias));
-  EXPECT_EQ(factor(0, 0), 1);
-  expect_failure(dkfac_preconditioner_set_rates(object_.get(), 0, -1, 1), DKFAC_INVALID_ARGUMENT,
-                 "multiplier of the learning rate is -1");
-  expect_failure(dkfac_preconditioner_set_rates(object_.get(), 7, 1, 1), DKFAC_INVALID_ARGUMENT,
-                 "7");
 }
 
 TEST_F(CPreconditioner, ARejectedStepWithoutGradientsDropsTheRecords) {

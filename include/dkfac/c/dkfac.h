@@ -168,6 +168,9 @@ DKFAC_C_API int dkfac_preconditioner_visit_state(dkfac_preconditioner* object,
 /* Table of layers, owners and bytes; valid until the next call with this object. */
 DKFAC_C_API int dkfac_preconditioner_describe(const dkfac_preconditioner* object,
                                               const char** text);
+/* A sentence where steps are predicted to take very long, else ""; after prepare, valid as above.
+ */
+DKFAC_C_API int dkfac_preconditioner_notice(const dkfac_preconditioner* object, const char** text);
 
 /* --- optimizers ------------------------------------------------------------------------------ */
 

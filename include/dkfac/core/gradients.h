@@ -13,7 +13,9 @@ namespace dkfac {
 /// recovered, so that damping has the same meaning at every batch size.
 enum class LossReduction : std::uint8_t {
   /// Mean over all of this rank's samples in the step, as under DDP. With m micro-batches of equal
-  /// size, loss / m of each is back-propagated. The library averages over ranks.
+  /// size, loss / m of each is back-propagated. The library averages over ranks. A loss that is
+  /// divided by the global batch belongs to global_mean: here all its gradients would be P times as
+  /// short. The library cannot notice that, since a loss with a weight of 1/P looks the same.
   local_mean,
   /// Sum over this rank's samples divided by the global batch. The library sums over ranks.
   global_mean,

@@ -70,7 +70,9 @@ class DKFAC_API Preconditioner {
   /// for an empty or duplicate name, and for an invalid spec.
   [[nodiscard]] LayerId add_layer(std::string name, LayerSpec spec);
   /// Fixes the layers and assigns their owners; collective. Throws InvalidArgument when layers or
-  /// options differ between ranks. Called by the first record or step if the caller has not.
+  /// options differ between ranks, and on every rank where some rank lacks the memory that
+  /// statistics and inverses need at least: the machine's, or its control group's or device's.
+  /// Called by the first record or step if the caller has not.
   void prepare();
 
   /// False on steps whose statistics are not used: the caller may skip the records.
@@ -172,9 +174,13 @@ class DKFAC_API Preconditioner {
   /// part of the state: set a damping that was changed before loading.
   void visit_state(StateVisitor& visitor);
   [[nodiscard]] const CurvatureOptions& options() const;
-  /// A table of layers, owners and bytes, with the reason why a layer has no curvature; after
-  /// prepare().
+  /// A table of layers, owners and bytes, with the reason why a layer has no curvature, and
+  /// notice(); after prepare().
   [[nodiscard]] std::string describe() const;
+  /// A sentence where the steps that rebuild inverses, as the first one, are predicted to take more
+  /// than 2 seconds, with the layer that takes most of it and what to do; else empty. Equal on all
+  /// ranks; after prepare().
+  [[nodiscard]] std::string notice() const;
 
  private:
   struct Impl;

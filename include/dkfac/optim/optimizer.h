@@ -64,7 +64,8 @@ class DKFAC_API Optimizer {
   /// Fixes layers, owners and buckets; collective. Broadcasts the parameters from rank 0, so that
   /// all ranks start from the same values. On a device, they must have been written before the
   /// call, and the broadcast has finished when it returns. Throws InvalidArgument when layers or
-  /// options differ between ranks.
+  /// options differ between ranks, and where curvature does not fit into memory, as
+  /// Preconditioner::prepare().
   virtual void prepare() = 0;
 
   /// Recording of statistics; ignored by first-order methods. Views, scales, lifetimes and errors

@@ -2,6 +2,7 @@
 import contextlib
 import functools
 import os
+import warnings
 
 import torch
 
@@ -277,8 +278,10 @@ class ModelPreconditioner(Trained, Progress, Records, Reports, _state.Stateful):
             spec = layer.make_spec() if layer.reason is None else Layer.make_spec(layer)
             layer.id = pre.add_layer(layer.name, spec)
         self._gradients = Gradients(self.curved(), self._unseen)
-        self._preconditioner = pre
         pre.prepare()
+        if self.comm.rank == 0 and pre.notice():
+            warnings.warn(pre.notice())
+        self._preconditioner = pre
 
     def _apply_settings(self, force=False):
         """Passes changed settings on, unless records were made under the old ones."""

@@ -64,7 +64,10 @@ Failure describe_current_exception(int rank, const Position& position) {
   } catch (const RunError& error) {
     return error.failure;
   } catch (const std::bad_alloc&) {
-    return {rank, position, ExitCode::internal, "[memory] no memory left; use a smaller batch"};
+    return {
+        rank, position, ExitCode::internal,
+        "[memory] no memory left; use a smaller batch or network, or, where factors are too wide, "
+        "another optimizer.type"};
   } catch (const std::exception& error) {
     return {rank, position, exit_code_of(error), error.what()};
   } catch (...) {

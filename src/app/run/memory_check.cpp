@@ -1,11 +1,6 @@
 #include "app/run/memory_check.h"
 
 #include <algorithm>
-#include <array>
-#include <fstream>
-#include <limits>
-#include <sstream>
-#include <sys/resource.h>
 
 #include <fmt/core.h>
 
@@ -14,66 +9,10 @@
 #include "dkfac/kfac/assignment.h"
 #include "dkfac/nn/kfac_attach.h"
 
+#include "core/shared/available_memory.h"
 #include "nn/shared/memory.h"
 
 namespace dkfac::app {
-
-namespace {
-
-constexpr double kNoLimit = std::numeric_limits<double>::infinity();
-
-double number_in(const std::string& path) {
-  double bytes = kNoLimit;
-  std::ifstream in(path);
-  return in >> bytes ? bytes : kNoLimit;  // cgroup v2 writes "max" for no limit.
-}
-
-/// Returns the memory limit of the control group of this process, version 1 or 2. In a container
-/// its folder may be the root.
-double group_limit() {
-  double least = kNoLimit;
-  std::ifstream in("/proc/self/cgroup");
-  for (std::string line; std::getline(in, line);) {
-    const std::size_t first = line.find(':'), second = line.find(':', first + 1);
-    if (second == std::string::npos) continue;
-    const std::string names = line.substr(first + 1, second - first - 1);
-    const std::string root = names.empty() ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory";
-    const std::string file = names.empty() ? "/memory.max" : "/memory.limit_in_bytes";
-    if (!names.empty() && names != "memory") continue;
-    for (const std::string& folder : {root, root + line.substr(second + 1)})
-      least = std::min(least, number_in(folder + file));
-  }
-  return least;
-}
-
-double address_limit() {
-  rlimit limit{};
-  const bool limited = getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
-  return limited ? static_cast<double>(limit.rlim_cur) : kNoLimit;
-}
-
-std::string bytes_text(double bytes) {
-  constexpr std::array kUnits = {"bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
-  std::size_t unit = 0;
-  for (; bytes >= 1024 && unit + 1 < kUnits.size(); ++unit) bytes /= 1024;
-  return fmt::format("{:.4g} {}", bytes, kUnits[unit]);
-}
-
-}  // namespace
-
-std::optional<double> available_memory() {
-  std::ifstream in("/proc/meminfo");
-  double free = 0;
-  for (std::string line; std::getline(in, line);) {
-    std::istringstream words(line);
-    std::string name;
-    double kibibytes = 0;
-    words >> name >> kibibytes;
-    if (name == "MemAvailable:" || name == "SwapFree:") free += 1024 * kibibytes;
-  }
-  const double least = std::min({free > 0 ? free : kNoLimit, group_limit(), address_limit()});
-  return least < kNoLimit ? std::optional(least) : std::nullopt;
-}
 
 void check_memory(double bytes, const std::string& what, const std::string& remedy) {
   const auto available = available_memory();

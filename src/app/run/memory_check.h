@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 
 #include "dkfac/nn/model.h"
@@ -11,10 +10,6 @@
 /// Checks of memory requirements before allocation. Otherwise the system would overcommit and later
 /// kill the process without a message.
 namespace dkfac::app {
-
-/// Returns the bytes that this process may allocate: the available memory of the machine including
-/// swap, or less by a limit of its control group or address space. Nothing if unknown.
-[[nodiscard]] std::optional<double> available_memory();
 
 /// Throws InvalidArgument when `bytes` are not available. The message names their user `what` and
 /// the advice `remedy`.

@@ -10,7 +10,9 @@ namespace dkfac::cuda {
 namespace {
 
 constexpr const char* kLessMemory =
-    "use a smaller batch or model, or end what else runs on the device";
+    "use a smaller batch or model, leave wide layers without curvature, or end what else runs on "
+    "the "
+    "device";
 constexpr const char* kReport = "please report this with what was running";
 
 const char* advice_for(cudaError_t error) {

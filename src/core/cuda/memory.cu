@@ -285,6 +285,14 @@ std::string describe_memory(Device device) {
   return dkfac::detail::concat(tenths(free), " of ", tenths(total), " GiB are free");
 }
 
+std::optional<double> free_memory(Device device) {
+  const DeviceGuard guard(device);
+  std::size_t free = 0, total = 0;
+  if (cudaMemGetInfo(&free, &total) == cudaSuccess) return static_cast<double>(free);
+  (void)cudaGetLastError();
+  return {};
+}
+
 void release(Device device, std::byte* bytes) noexcept {
   const DeviceGuard guard(device);
   DeviceMemory& memory = memory_of(device);

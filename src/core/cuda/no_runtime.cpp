@@ -19,6 +19,7 @@ CudaInfo library_info() { return {}; }
 
 std::byte* allocate(Device, CUstream_st*, std::size_t) { refuse_runtime("tensor"); }
 std::string describe_memory(Device) { return {}; }
+std::optional<double> free_memory(Device) { return {}; }
 void release(Device, std::byte*) noexcept {}
 std::byte* allocate_pinned(Device, std::size_t) { refuse_runtime("tensor"); }
 void release_pinned(Device, std::byte*) noexcept {}

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "dkfac/core/stream.h"
@@ -21,6 +22,7 @@ void check_device(Device device);
 [[nodiscard]] std::byte* allocate(Device device, CUstream_st* stream, std::size_t bytes);
 /// Describes free memory for error messages: "1.5 of 79.2 GiB are free".
 [[nodiscard]] std::string describe_memory(Device device);
+[[nodiscard]] std::optional<double> free_memory(Device device);  ///< Bytes; none if unknown.
 /// Releases device memory once all work enqueued so far on streams in use has run and no recording
 /// is in progress.
 void release(Device device, std::byte* bytes) noexcept;

@@ -5,6 +5,7 @@
 #include "dkfac/core/ops.h"
 
 #include "core/shared/index.h"
+#include "kfac/distribution/memory_need.h"
 
 namespace dkfac::kfac {
 
@@ -45,10 +46,10 @@ void Curvature::prepare(const comm::WorkerGrid& grid, std::int64_t trailer) {
       loads[i].flops = layer_seconds(costs_, layers_[i]->spec, options_, ctx_.device());
   }
   const std::vector<int> owners = assign(loads, comm_->size());
-  for (int i = 0; i < layers(); ++i) {
-    at(i).owner = owners[index_of(i)];
+  for (int i = 0; i < layers(); ++i) at(i).owner = owners[index_of(i)];
+  check_size();
+  for (int i = 0; i < layers(); ++i)
     if (works(i)) at(i).allocate(ctx_, options_, owns(i));
-  }
   nonfinite_ = Tensor::zeros(ctx_, {1});
   make_statistics();
   make_reductions(trailer);
@@ -66,6 +67,26 @@ void Curvature::prepare(const comm::WorkerGrid& grid, std::int64_t trailer) {
   stages_ = comm::HostDevicePair(ctx_, {count}, DType::i32);
   decision_numbers_ = comm::HostDevicePair(ctx_, {count * kNumbersPerDecision}, DType::f64);
   lack_inverse_ = comm::HostDevicePair(ctx_, {layers()}, DType::f64);
+}
+
+void Curvature::check_size() {
+  std::vector<std::string> names;
+  std::vector<LayerSpec> specs;
+  std::vector<int> owners;
+  for (const auto& block : layers_) {
+    names.push_back(block->name);
+    specs.push_back(block->spec);
+    owners.push_back(block->owner);
+  }
+  const PlannedLayers plan{.names = names,
+                           .specs = specs,
+                           .owners = owners,
+                           .options = options_,
+                           .workers = grid_.workers,
+                           .ranks = comm_->size(),
+                           .device = ctx_.device()};
+  check_memory(ctx_, grid_, plan);
+  notice_ = slow_rebuild(plan, costs_);
 }
 
 void Curvature::make_statistics() {
@@ -209,7 +230,8 @@ std::string Curvature::describe(KeptParameters kept, std::vector<NamedBytes> buf
                               .device = ctx_.device(),
                               .seconds = seconds,
                               .kept = kept,
-                              .buffers = buffers});
+                              .buffers = buffers}) +
+         (notice_.empty() ? "" : notice_ + "\n");
 }
 
 /// Appends the temporary memory allocated so far: all of it is allocated on first use.

@@ -79,6 +79,7 @@ class Curvature {
   [[nodiscard]] bool owns(int index) const { return layer(index).owner == comm_->rank(); }
   /// The table of describe_assignment(). kept, buffers: memory of the caller to include.
   [[nodiscard]] std::string describe(KeptParameters kept, std::vector<NamedBytes> buffers) const;
+  [[nodiscard]] const std::string& notice() const { return notice_; }  ///< slow_rebuild()
   /// Growths of scratch memory on all streams except the context's.
   [[nodiscard]] std::int64_t scratch_growths() const {
     return workers_.scratch_growths() + records_.scratch_growths();
@@ -179,6 +180,7 @@ class Curvature {
   }
 
   // curvature.cpp
+  void check_size();  ///< Compares what the layers need with what there is; collective.
   void make_statistics();
   void make_reductions(std::int64_t trailer);
   void plan_refresh_schedule();
@@ -271,6 +273,7 @@ class Curvature {
   comm::WorkerGrid grid_;  ///< Set by prepare().
   CurvatureOptions options_;
   CostModel costs_;  ///< Measured, or the default.
+  std::string notice_;
   std::vector<std::unique_ptr<CurvatureBlock>> layers_;
   std::vector<Statistic> statistics_;
   RefreshSchedule schedule_;

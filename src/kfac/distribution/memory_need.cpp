@@ -1,0 +1,164 @@
+#include "kfac/distribution/memory_need.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <limits>
+#include <map>
+#include <numeric>
+
+#include "dkfac/core/error.h"
+#include "dkfac/kfac/assignment.h"
+
+#include "comm/collective/host_device_pair.h"
+#include "core/shared/available_memory.h"
+#include "core/shared/index.h"
+
+namespace dkfac::kfac {
+namespace {
+
+/// A need of all ranks together that is not compared with what is there.
+constexpr double kSmallNeed = 0x1p26;
+constexpr double kLongRebuild = 2;  ///< Seconds.
+/// Speed of a GPU relative to the host, where costs are not measured: 10 TFLOP/s.
+constexpr double kDeviceSpeed = 100;
+
+double bytes_of_layer(const PlannedLayers& plan, std::size_t i) {
+  const CurvatureBytes bytes = curvature_bytes(plan.specs[i], plan.options, plan.device);
+  return 2 * static_cast<double>(bytes.averages) +
+         static_cast<double>(bytes.earlier + bytes.inverses);
+}
+
+double seconds_of_layer(const PlannedLayers& plan, std::size_t i, const CostModel& costs) {
+  double seconds = 0;
+  for (const FactorPlan& factor : {plan_a(plan.specs[i], plan.options, plan.device),
+                                   plan_g(plan.specs[i], plan.options, plan.device)})
+    if (factor.is_set()) seconds += refresh_seconds(costs, factor);
+  const bool default_rate = !plan.options.distribution.calibrate;
+  return plan.device.is_cuda() && default_rate ? seconds / kDeviceSpeed : seconds;
+}
+
+template <class Size>
+std::size_t largest(const PlannedLayers& plan, Size size) {
+  std::vector<double> sizes;
+  for (std::size_t i = 0; i < plan.specs.size(); ++i) sizes.push_back(size(i));
+  return static_cast<std::size_t>(std::ranges::max_element(sizes) - sizes.begin());
+}
+
+/// E.g. "'head' with factors of 769 (A) and 50257 (G) rows".
+std::string layer_text(const PlannedLayers& plan, std::size_t i) {
+  const FactorPlan a = plan_a(plan.specs[i], plan.options, plan.device);
+  const FactorPlan g = plan_g(plan.specs[i], plan.options, plan.device);
+  std::string text = "'" + plan.names[i] + "'";
+  if (a.is_set() && g.is_set())
+    return detail::concat(text, " with factors of ", a.dim, " (A) and ", g.dim, " (G) rows");
+  return g.is_set() ? detail::concat(text, " with a matrix of ", g.dim, " rows") : text;
+}
+
+constexpr const char* kLeaveOut =
+    "give that layer the first-order update (a PlainSpec; DKFAC_PLAIN in C, skip_layers in Python)";
+
+std::string remedies(const PlannedLayers& plan, std::size_t widest, double need) {
+  std::string text = kLeaveOut;
+  const CurvatureOptions& o = plan.options;
+  const auto* linear = std::get_if<LinearSpec>(&plan.specs[widest]);
+  if (linear != nullptr && o.inverse.method == InverseMethod::cholesky &&
+      plan_g(*linear, o, plan.device).form != FactorForm::low_rank)
+    text +=
+        ", or keep the rows of its factors where they are few (new_weight = 1 and "
+        "LinearSpec::max_rows)";
+  if (plan.workers > 1) text += ", or lower grad_worker_fraction";
+  if (o.dtype == DType::f64) text += ", or use dtype f32";
+  if (2 * bytes_of_layer(plan, widest) < need)
+    text += ", or use more ranks on other machines, which share the layers";
+  return text;
+}
+
+}  // namespace
+
+std::vector<double> memory_need(const PlannedLayers& plan) {
+  std::vector<double> need(index_of(plan.ranks));
+  double staging = 0;
+  const int columns = plan.ranks / plan.workers;
+  for (std::size_t i = 0; i < plan.specs.size(); ++i) {
+    const CurvatureBytes bytes = curvature_bytes(plan.specs[i], plan.options, plan.device);
+    staging += static_cast<double>(bytes.averages);
+    need[index_of(plan.owners[i])] += static_cast<double>(bytes.averages + bytes.earlier);
+    for (int r = plan.owners[i] % columns; r < plan.ranks; r += columns)
+      need[index_of(r)] += static_cast<double>(bytes.inverses);
+  }
+  for (double& bytes : need) bytes += staging;
+  return need;
+}
+
+std::string memory_shortage(const PlannedLayers& plan, std::span<const RankMemory> memory) {
+  struct Group {
+    double need = 0, available = std::numeric_limits<double>::infinity();
+    int ranks = 0, first = 0;
+  };
+  const std::vector<double> need = memory_need(plan);
+  std::map<double, Group> groups;
+  for (int r = plan.ranks - 1; r >= 0; --r) {
+    Group& group = groups[memory[index_of(r)].group];
+    group.need += need[index_of(r)];
+    group.available = std::min(group.available, memory[index_of(r)].available);
+    group.first = r;
+    ++group.ranks;
+  }
+  const Group* short_of = nullptr;
+  for (const auto& [key, group] : groups)
+    if (group.need > group.available && (short_of == nullptr || group.first < short_of->first))
+      short_of = &group;
+  if (short_of == nullptr) return {};
+  const std::size_t widest = largest(plan, [&](std::size_t i) { return bytes_of_layer(plan, i); });
+  const std::string others = short_of->ranks > 1 ? detail::concat(" and the ", short_of->ranks - 1,
+                                                                  " that share its memory")
+                                                 : "";
+  return detail::concat("[prepare] statistics and inverses need ", bytes_text(short_of->need),
+                        " of memory at least on rank ", short_of->first, others, ", and there are ",
+                        bytes_text(short_of->available), "; the largest are those of layer ",
+                        layer_text(plan, widest), ", ", bytes_text(bytes_of_layer(plan, widest)),
+                        ": ", remedies(plan, widest, short_of->need));
+}
+
+void check_memory(Context& ctx, const comm::WorkerGrid& grid, const PlannedLayers& plan) {
+  const std::vector<double> need = memory_need(plan);
+  // Equal on all ranks, so that they agree on whether there is a collective.
+  if (std::accumulate(need.begin(), need.end(), 0.0) < kSmallNeed) return;
+  const int rank = grid.world->rank();
+  comm::HostDevicePair all(ctx, {2 * std::int64_t{plan.ranks}}, DType::f64);
+  double* own = all.numbers<double>() + 2 * index_of(rank);
+  // Ranks on devices rarely share one; each is compared on its own.
+  own[0] = ctx.device().is_cuda() ? rank : static_cast<double>(memory_group());
+  own[1] = available_memory(ctx.device()).value_or(std::numeric_limits<double>::infinity());
+  all.push(ctx);
+  grid.world->all_reduce(all.device(), comm::ReduceOp::sum, ctx.stream(), "memory");
+  all.fetch(ctx);
+  ctx.stream().synchronize();
+  std::vector<RankMemory> memory;
+  for (std::size_t r = 0; r < need.size(); ++r)
+    memory.push_back({all.numbers<double>()[2 * r], all.numbers<double>()[2 * r + 1]});
+  const std::string shortage = memory_shortage(plan, memory);
+  if (!shortage.empty()) throw InvalidArgument(shortage);
+}
+
+std::string slow_rebuild(const PlannedLayers& plan, const CostModel& costs) {
+  if (plan.specs.empty()) return {};
+  std::vector<double> ranks(index_of(plan.ranks));
+  for (std::size_t i = 0; i < plan.specs.size(); ++i)
+    ranks[index_of(plan.owners[i])] += seconds_of_layer(plan, i, costs);
+  const auto busiest = std::ranges::max_element(ranks);
+  if (!(*busiest > kLongRebuild)) return {};
+  const std::size_t slowest =
+      largest(plan, [&](std::size_t i) { return seconds_of_layer(plan, i, costs); });
+  char seconds[32];
+  std::snprintf(seconds, sizeof seconds, *busiest < 10 ? "%.1f" : "%.0f", *busiest);
+  return detail::concat("[prepare] rebuilding inverses takes rank ", busiest - ranks.begin(),
+                        " about ", seconds, " s in the first step and wherever they are due (",
+                        plan.options.distribution.calibrate ? "from measured costs"
+                        : plan.device.is_cuda()             ? "at 10 TFLOP/s"
+                                                            : "at 100 GFLOP/s",
+                        "), most of it for layer ", layer_text(plan, slowest), "; ", kLeaveOut,
+                        ", or raise inverse_interval, which makes such steps rare");
+}
+
+}  // namespace dkfac::kfac
