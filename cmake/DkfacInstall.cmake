@@ -53,6 +53,6 @@ configure_package_config_file(cmake/dkfacConfig.cmake.in dkfacConfig.cmake
 write_basic_package_version_file(dkfacConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/dkfacConfig.cmake ${PROJECT_BINARY_DIR}/dkfacConfigVersion.cmake
               cmake/FindDkfacBLAS.cmake cmake/FindDkfacOneDNN.cmake cmake/FindDkfacMPI.cmake cmake/FindDkfacNCCL.cmake
-              cmake/FindDkfacCuDNN.cmake cmake/DkfacNvidiaLibrary.cmake
+              cmake/FindDkfacCuDNN.cmake cmake/FindDkfacWebP.cmake cmake/DkfacNvidiaLibrary.cmake
         DESTINATION ${DKFAC_PACKAGE_DIR})
 include(DkfacPkgConfig)

@@ -7,7 +7,7 @@ set -euo pipefail
 mkdir -p -- "$1"
 cd -- "$1"
 packages=(zlib1g-dev libcli11-dev libtomlplusplus-dev libtomlplusplus3 nlohmann-json3-dev libfmt-dev libfmt9
-          libjpeg62-turbo-dev libjpeg62-turbo googletest)
+          libjpeg62-turbo-dev libjpeg62-turbo libpng-dev libpng16-16 libwebp-dev libwebp7 googletest)
 mkdir -p packages
 (cd packages && apt-get download -qq "${packages[@]}")
 for file in packages/*.deb; do dpkg -x "$file" .; done

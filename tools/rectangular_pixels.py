@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Counts the pixels of an evaluation in rectangular batches (data.rectangular) beside other views.
 
-rectangular_pixels.py FOLDER [--size 288] [--batch 64] [--json]: the JPEG files below a folder, whose
-sizes are read from their headers. rectangular_pixels.py --sizes FILE: lines of HEIGHT WIDTH COUNT.
+rectangular_pixels.py FOLDER [--size 288] [--batch 64] [--json]: the JPEG and PNG files below a folder,
+whose sizes are read from their headers; others are left out, with a line that says so. rectangular_pixels.py --sizes FILE: lines of HEIGHT WIDTH COUNT.
 The work of a convolutional network that accepts any size is proportional to its pixels. This counts
 work alone: neither seconds, nor what the larger view does for the accuracy.
 """
@@ -14,9 +14,11 @@ import sys
 MOST_ASPECT = 4.0
 
 
-def jpeg_size(path):
-    """(height, width) from the frame header of a JPEG file."""
+def picture_size(path):
+    """(height, width) from the header of a JPEG or PNG file."""
     data = path.read_bytes()
+    if data[:4] == b"\x89PNG" and len(data) >= 24:
+        return int.from_bytes(data[20:24], "big"), int.from_bytes(data[16:20], "big")
     at = 2
     while data[:2] == b"\xff\xd8" and at + 9 <= len(data) and data[at] == 0xFF:
         marker, length = data[at + 1], int.from_bytes(data[at + 2:at + 4], "big")
@@ -27,7 +29,7 @@ def jpeg_size(path):
                     int.from_bytes(data[at + 7:at + 9], "big"))
         else:
             at += 2 + length
-    raise ValueError(f"{path} has no frame header; is it a JPEG file?")
+    raise ValueError(f"{path} has no frame header; is it a JPEG or PNG file?")
 
 
 def batch_shapes(sizes, batch, size):
@@ -58,8 +60,13 @@ def read_sizes(args):
         rows = [[int(x) for x in line.split()] for line in args.sizes.read_text().splitlines()
                 if line.strip()]
         return [(height, width) for height, width, times in rows for _ in range(times)]
-    files = [p for p in sorted(args.folder.rglob("*")) if p.suffix.lower() in (".jpg", ".jpeg")]
-    return [jpeg_size(path) for path in files]
+    files = [p for p in sorted(args.folder.rglob("*")) if p.is_file() and not p.name.startswith(".")]
+    read = [p for p in files if p.suffix.lower() in (".jpg", ".jpeg", ".png")]
+    if len(read) < len(files):
+        other = next(p for p in files if p not in read)
+        print(f"rectangular_pixels: {len(files) - len(read)} files that are no JPEG or PNG are left "
+              f"out, the first {ascii(str(other))}", file=sys.stderr)
+    return [picture_size(path) for path in read]
 
 
 def main():

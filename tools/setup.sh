@@ -7,7 +7,7 @@ packages=(
   g++ cmake ninja-build                                   # build
   libopenblas-openmp-dev libdnnl-dev                      # fast CPU backend
   libopenmpi-dev openmpi-bin                              # ranks
-  zlib1g-dev libjpeg62-turbo-dev                          # data
+  zlib1g-dev libjpeg62-turbo-dev libpng-dev libwebp-dev   # data
   libcli11-dev libtomlplusplus-dev                        # program
   nlohmann-json3-dev libfmt-dev
   libgtest-dev libeigen3-dev                              # tests

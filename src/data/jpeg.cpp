@@ -2,13 +2,14 @@
 #include <array>
 #include <csetjmp>
 #include <cstdio>
-#include <cstring>
+#include <jerror.h>
 #include <jpeglib.h>
-#include <string_view>
 #include <utility>
 
 #include "dkfac/core/error.h"
 #include "dkfac/data/image.h"
+
+#include "data/photo_format.h"
 
 namespace dkfac::data {
 namespace {
@@ -31,6 +32,15 @@ void fail(Decoder& decoder, const char* why) {
 
 Decoder& of(j_common_ptr info) { return *static_cast<Decoder*>(info->client_data); }
 
+/// Whether the picture is complete in spite of a warning: what is odd is beside its data, which the
+/// decoder does not need. After the other warnings (JWRN_HIT_MARKER, JWRN_JPEG_EOF,
+/// JWRN_HUFF_BAD_CODE, JWRN_ARITH_BAD_CODE, JWRN_MUST_RESYNC: data are missing or damaged;
+/// JWRN_BOGUS_PROGRESSION: a scan is missing) other decoders continue with grey or blurred areas.
+bool has_every_pixel(int warning) {
+  return warning == JWRN_JFIF_MAJOR || warning == JWRN_ADOBE_XFORM ||
+         warning == JWRN_EXTRANEOUS_DATA || warning == JWRN_NOT_SEQUENTIAL;
+}
+
 extern "C" {
 
 static void on_error(j_common_ptr info) {
@@ -39,10 +49,9 @@ static void on_error(j_common_ptr info) {
   std::longjmp(decoder.back, 1);
 }
 
-// A level below 0 is a warning, at which other decoders continue with grey areas. Others are
-// traces.
+// A level below 0 is a warning; others are traces.
 static void on_message(j_common_ptr info, int level) {
-  if (level < 0) on_error(info);
+  if (level < 0 && !has_every_pixel(info->err->msg_code)) on_error(info);
 }
 
 static void on_progress(j_common_ptr info) {
@@ -76,25 +85,6 @@ bool with_decoder(Decoder& decoder, std::span<const std::uint8_t> file, int max_
   work(decoder);
   jpeg_destroy_decompress(&decoder.info);
   return true;
-}
-
-/// Names the format of a file that is not a JPEG.
-std::string_view format_of(std::span<const std::uint8_t> file) {
-  const auto begins = [&](std::string_view magic) {
-    return file.size() >= magic.size() && std::memcmp(file.data(), magic.data(), magic.size()) == 0;
-  };
-  if (begins("\x89PNG")) return "a PNG file";
-  if (begins("GIF8")) return "a GIF file";
-  if (begins("BM")) return "a BMP file";
-  if (begins("RIFF")) return "a RIFF (WebP) file";
-  if (begins("II*") || begins("MM")) return "a TIFF file";
-  return "no JPEG file";
-}
-
-void check_magic(std::span<const std::uint8_t> file) {
-  if (file.empty()) throw DataError("[decode_jpeg] the file is empty");
-  if (file.size() >= 3 && file[0] == 0xFF && file[1] == 0xD8 && file[2] == 0xFF) return;
-  throw DataError(detail::concat("[decode_jpeg] this is ", format_of(file)));
 }
 
 [[noreturn]] void refuse(const Decoder& decoder) {
@@ -178,8 +168,10 @@ void read_box(jpeg_decompress_struct& info, const Box& box, std::int64_t stride,
 
 }  // namespace
 
+bool have_jpeg() { return true; }
+
 ImageSize jpeg_size(std::span<const std::uint8_t> file) {
-  check_magic(file);
+  require_format(file, PhotoFormat::jpeg, "decode_jpeg");
   Decoder decoder;
   ImageSize size;
   if (!with_decoder(decoder, file, 1, [&size](Decoder& d) {
@@ -191,10 +183,7 @@ ImageSize jpeg_size(std::span<const std::uint8_t> file) {
 
 void decode_jpeg(std::span<const std::uint8_t> file, const DecodeOptions& options, Image& out) {
   const ImageSize whole = jpeg_size(file);
-  if (whole.height * whole.width > options.max_pixels)
-    throw DataError(detail::concat("[decode_jpeg] the picture has ", whole.height, " x ",
-                                   whole.width, " pixels, and ", options.max_pixels,
-                                   " are the limit"));
+  check_pixels(whole, options, "decode_jpeg");
   Decoder decoder;
   // All memory is allocated before libjpeg runs, so a longjmp() does not leak it.
   std::vector<std::uint8_t> row(4 * static_cast<std::size_t>(whole.width));

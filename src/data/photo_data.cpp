@@ -36,6 +36,7 @@ class FolderSource final : public PhotoSource {
   [[nodiscard]] const std::vector<std::string>& classes() const override { return set_.classes; }
   [[nodiscard]] const std::vector<std::int32_t>& labels() const override { return set_.labels; }
   [[nodiscard]] std::string name(std::int64_t i) const override { return set_.path(i).string(); }
+  [[nodiscard]] std::string remark() const override { return left_out_text(set_); }
   [[nodiscard]] std::uint64_t fingerprint() const override { return data::fingerprint(set_); }
 
   ImageSize open(std::int64_t i, PhotoScratch& scratch) const override {
@@ -44,12 +45,12 @@ class FolderSource final : public PhotoSource {
       const Stopwatch watch(scratch.read_s);
       read_file(set_.path(i), scratch.file);
     }
-    return jpeg_size(scratch.file);
+    return photo_size(scratch.file);
   }
 
   ImageView decode(const DecodeOptions& options, PhotoScratch& scratch) const override {
     const Stopwatch watch(scratch.decode_s);
-    decode_jpeg(scratch.file, options, scratch.picture);
+    decode_photo(scratch.file, options, scratch.picture);
     return scratch.picture;
   }
 

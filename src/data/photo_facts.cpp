@@ -20,7 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 
 // The marks include the version, which changes with the layout or the rules.
-constexpr std::string_view kSizesMark = "dkfacsz1", kColoursMark = "dkfacno1";
+constexpr std::string_view kSizesMark = "dkfacsz1", kColoursMark = "dkfacno2";
 constexpr std::int64_t kMostColours = 4096;  ///< Photographs in the colour statistics.
 
 std::uint64_t mixed(std::uint64_t hash, std::uint64_t word) {

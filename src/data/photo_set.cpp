@@ -7,80 +7,26 @@
 #include <fcntl.h>
 #include <map>
 #include <memory>
-#include <optional>
 #include <string_view>
 #include <sys/stat.h>
+#include <utility>
 
 #include "dkfac/core/error.h"
 
-#include "core/shared/wait_watch.h"
+#include "core/shared/printable.h"
+#include "data/photo_format.h"
 #include "data/photo_index.h"
+#include "data/photo_listing.h"
 
 namespace dkfac::data {
 namespace {
 
 namespace fs = std::filesystem;
 
-[[noreturn]] void cannot_list(const fs::path& folder, const std::error_code& why) {
-  throw IoError(detail::concat("[photo_set] cannot list ", folder.string(), ": ", why.message()));
-}
-
-/// Calls f(entry) for all names that do not begin with a dot, in unspecified order.
-template <class F>
-void for_each_entry(const fs::path& folder, F f) {
-  std::error_code failed;
-  fs::directory_iterator entry(folder, failed);
-  if (failed) cannot_list(folder, failed);
-  for (; entry != fs::directory_iterator(); entry.increment(failed)) {
-    poll_wait_watches();
-    if (entry->path().filename().native().front() != '.') f(*entry);
-    if (failed) break;
-  }
-  if (failed) cannot_list(folder, failed);
-}
-
-std::int64_t modified(const fs::path& folder) {
-  struct stat about {};
-  if (::stat(folder.c_str(), &about) != 0)
-    cannot_list(folder, std::error_code(errno, std::generic_category()));
-  constexpr std::int64_t kNanoseconds = 1'000'000'000;
-  return about.st_mtim.tv_sec * kNanoseconds + about.st_mtim.tv_nsec;
-}
-
-/// Lists the class folders by name, without their contents.
-std::vector<PhotoFolder> class_folders(const fs::path& root) {
-  std::vector<PhotoFolder> out;
-  for_each_entry(root, [&](const fs::directory_entry& entry) {
-    std::error_code ignored;
-    if (entry.is_directory(ignored))
-      out.push_back({entry.path().filename().string(), modified(entry.path())});
-  });
-  std::ranges::sort(out, {}, &PhotoFolder::name);
-  return out;
-}
-
-bool is_photo(const fs::path& name) {
-  std::string ending = name.extension().string();
-  std::ranges::transform(ending, ending.begin(), [](char c) {
-    return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-  });
-  return ending == ".jpg" || ending == ".jpeg";
-}
-
-void list_files(const fs::path& root, PhotoFolder& folder) {
-  for_each_entry(root / folder.name, [&](const fs::directory_entry& entry) {
-    std::error_code ignored;
-    if (!is_photo(entry.path().filename()) || entry.is_directory(ignored)) return;
-    const std::uintmax_t size = entry.file_size(ignored);  // read_file() reports a dangling link.
-    folder.files.push_back(
-        {entry.path().filename().string(), ignored ? 0 : static_cast<std::int64_t>(size)});
-  });
-  std::ranges::sort(folder.files, {}, &PhotoFolder::File::name);
-}
-
-bool same_folders(const std::vector<PhotoFolder>& a, const std::vector<PhotoFolder>& b) {
-  return std::ranges::equal(a, b, [](const PhotoFolder& x, const PhotoFolder& y) {
-    return x.name == y.name && x.modified == y.modified;
+bool same_folders(const fs::path& root, const std::vector<PhotoFolder>& known,
+                  const std::vector<PhotoFolder>& now) {
+  return std::ranges::equal(known, now, [&](const PhotoFolder& x, const PhotoFolder& y) {
+    return x.name == y.name && x.modified == y.modified && same_below(root, x);
   });
 }
 
@@ -91,7 +37,7 @@ PhotoIndex find_files(const fs::path& root, const fs::path& index,
   if (state != PhotoIndex::none) {
     try {
       std::vector<PhotoFolder> known = read_photo_index(index);
-      if (same_folders(known, folders)) {
+      if (same_folders(root, known, folders)) {
         folders = std::move(known);
         return PhotoIndex::used;
       }
@@ -101,7 +47,7 @@ PhotoIndex find_files(const fs::path& root, const fs::path& index,
       state = PhotoIndex::damaged;
     }
   }
-  for (PhotoFolder& folder : folders) list_files(root, folder);
+  for (PhotoFolder& folder : folders) list_photos(root, folder);
   if (state != PhotoIndex::none && !write_photo_index(index, folders))
     state = PhotoIndex::not_written;
   return state;
@@ -125,9 +71,10 @@ void add_folder(const PhotoFolder& folder, const Labels& labels, PhotoSet& set) 
   }
   if (folder.files.empty()) {
     throw DataError(detail::concat("[photo_set] ", (set.folder / folder.name).string(),
-                                   " holds no photographs (*.jpg, *.jpeg); remove the folder, or "
-                                   "put in what is missing"));
+                                   " holds no photographs (", readable_formats(),
+                                   "); remove the folder, or put in what is missing"));
   }
+  set.left_out.add(folder.left_out, folder.name + "/");
   for (const PhotoFolder::File& file : folder.files) {
     set.files.push_back(folder.name + "/" + file.name);
     set.bytes.push_back(file.bytes);
@@ -137,12 +84,36 @@ void add_folder(const PhotoFolder& folder, const Labels& labels, PhotoSet& set) 
 
 }  // namespace
 
+void LeftOut::add(const std::string& name) { add({1, {name}}, ""); }
+
+void LeftOut::add(const LeftOut& other, const std::string& folder) {
+  constexpr std::size_t kMost = 5;
+  count += other.count;
+  for (const std::string& name : other.first) first.push_back(folder + name);
+  std::ranges::sort(first);
+  first.resize(std::min(first.size(), kMost));
+}
+
+std::string left_out_text(const PhotoSet& set) {
+  if (set.left_out.count == 0) return {};
+  std::string names;
+  for (const std::string& name : set.left_out.first)
+    names += (names.empty() ? "" : ", ") + printable(name, 200);
+  const std::int64_t more = set.left_out.count - std::ssize(set.left_out.first);
+  if (more > 0) names += detail::concat(" and ", more, " more");
+  return detail::concat("[photo_set] ", printable(set.folder.string(), 1000), ": ",
+                        set.left_out.count, set.left_out.count == 1 ? " file is" : " files are",
+                        " left out, which lie in no class folder or are no photographs of a format "
+                        "that this build reads (",
+                        readable_formats(), "): ", names);
+}
+
 PhotoSet read_photo_set(const fs::path& folder, const fs::path& index,
                         const std::vector<std::string>& classes) {
   std::error_code ignored;
   if (!fs::is_directory(folder, ignored))
     throw MissingInput(detail::concat("[photo_set] there is no folder ", folder.string()));
-  std::vector<PhotoFolder> folders = class_folders(folder);
+  auto [folders, beside] = list_class_folders(folder);
   if (folders.empty()) {
     throw DataError(detail::concat("[photo_set] ", folder.string(),
                                    " has no folders of classes; photographs lie in "
@@ -150,6 +121,7 @@ PhotoSet read_photo_set(const fs::path& folder, const fs::path& index,
   }
   PhotoSet set;
   set.folder = folder;
+  set.left_out = std::move(beside);
   set.index = find_files(folder, index, folders);
   set.classes = classes;
   if (classes.empty())

@@ -80,8 +80,12 @@ DataSplits load_photos(const fs::path& folder, const DataSource& source) {
   const fs::path test_cache = cache_of(folder, other, source);
   const auto train = open_split(folder / "train", with_ending(train_cache, kIndex), {});
   const auto test = open_split(folder / other, with_ending(test_cache, kIndex), train->classes());
-  return photo_splits(source, {train, source.name, train_cache},
-                      {test, source.name + " " + other, test_cache});
+  DataSplits out = photo_splits(source, {train, source.name, train_cache},
+                                {test, source.name + " " + other, test_cache});
+  for (const auto& split : {train, test})
+    if (std::string remark = split->remark(); !remark.empty())
+      out.remarks.push_back(std::move(remark));
+  return out;
 }
 
 void hold_out_photos(DataSplits& data, std::int64_t count) {

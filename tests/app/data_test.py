@@ -136,18 +136,18 @@ class Photographs(unittest.TestCase):
         self.assertEqual(sorted(p.name for p in self.data.iterdir()), ["train", "val"])
 
     def test_verify_names_bad_ones(self):
-        (self.data / "val/class1/1.JPEG").write_bytes(b"\x89PNG")
+        (self.data / "val/class1/1.JPEG").write_bytes(b"GIF89a")
         done = self.run_program("data", "verify", self.data)
         self.assertEqual(done.returncode, 65, done.stdout)
-        self.assertIn("class1/1.JPEG: [decode_jpeg] this is a PNG file", done.stdout)
+        self.assertIn("class1/1.JPEG: [decode_jpeg] this is a GIF file", done.stdout)
 
     def test_verify_names_bad_ones_of_both_splits(self):
         for name in ("train/class0/2.JPEG", "val/class1/1.JPEG"):
-            (self.data / name).write_bytes(b"\x89PNG")
+            (self.data / name).write_bytes(b"GIF89a")
         done = self.run_program("data", "verify", self.data)
         self.assertEqual(done.returncode, 65, done.stdout)
-        self.assertIn("class0/2.JPEG: [decode_jpeg] this is a PNG file", done.stdout)
-        self.assertIn("class1/1.JPEG: [decode_jpeg] this is a PNG file", done.stdout)
+        self.assertIn("class0/2.JPEG: [decode_jpeg] this is a GIF file", done.stdout)
+        self.assertIn("class1/1.JPEG: [decode_jpeg] this is a GIF file", done.stdout)
         self.assertIn("2 of 24 photographs", done.stderr)
 
     def test_verify_by_name_does_not_write_to_the_folder_either(self):
@@ -256,7 +256,7 @@ class Photographs(unittest.TestCase):
             self.assertRegex(text, r"0\.JPEG\n +\d+\.\d\d %  class[01]\n")
         done = self.run_program("predict", out, self.dir / "none.jpg")
         self.assertEqual(done.returncode, 66, done.stderr)
-        (self.dir / "wrong.jpg").write_bytes(b"\x89PNG")
+        (self.dir / "wrong.jpg").write_bytes(b"GIF89a")
         done = self.run_program("predict", out, self.dir / "wrong.jpg")
         self.assertEqual(done.returncode, 65, done.stderr)
         self.assertIn("wrong.jpg", done.stderr)

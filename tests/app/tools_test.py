@@ -102,6 +102,16 @@ class RectangularPixels(unittest.TestCase):
             (path / "0.JPEG").write_bytes(picture(480, 640))
             got = self.count(folder, "--size", 240, "--json")
             self.assertEqual((got["pictures"], got["rectangular"]), (1, 320 / 240))
+            (path / "0.png").write_bytes(b"\x89PNG\r\n\x1a\n\x00\x00\x00\x0dIHDR"
+                                         + (480).to_bytes(4, "big") + (240).to_bytes(4, "big"))
+            (path / "0.webp").write_bytes(b"RIFF")
+            done = subprocess.run([sys.executable, TOOLS / "rectangular_pixels.py", folder, "--size",
+                                   "240", "--batch", "1", "--json"], text=True, check=False,
+                                  capture_output=True)
+            got = json.loads(done.stdout)
+            self.assertEqual((got["pictures"], got["rectangular"]), (2, (320 + 480) / (2 * 240)))
+            self.assertIn("1 files that are no JPEG or PNG are left out", done.stderr)
+            self.assertIn("0.webp", done.stderr)
             (path / "1.jpg").write_bytes(b"no picture")
             done = subprocess.run([sys.executable, TOOLS / "rectangular_pixels.py", folder],
                                   text=True, check=False, capture_output=True)

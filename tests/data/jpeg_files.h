@@ -17,6 +17,7 @@ struct JpegFile {
   int quality = 95;
   bool progressive = false;
   int across = 0, down = 0;  ///< Columns and rows that share one pair of colours; 0: libjpeg's.
+  int restart_rows = 0;      ///< Rows of blocks between restart markers; 0: no markers.
 };
 
 /// Smooth values of [height,width,channels].
@@ -45,6 +46,7 @@ inline Bytes encode_jpeg(const JpegFile& file, const Bytes& pixels) {
   jpeg_set_quality(&info, file.quality, TRUE);
   if (file.across > 0) info.comp_info[0].h_samp_factor = file.across;
   if (file.down > 0) info.comp_info[0].v_samp_factor = file.down;
+  info.restart_in_rows = file.restart_rows;
   if (file.progressive) jpeg_simple_progression(&info);
   jpeg_start_compress(&info, TRUE);
   const std::size_t stride = static_cast<std::size_t>(file.width * file.channels);

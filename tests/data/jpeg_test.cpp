@@ -106,8 +106,10 @@ TEST(Jpeg, OnePixelIsAPicture) {
 TEST(JpegFaults, OtherFormatsAreNamed) {
   EXPECT_NE(complaint({}).find("empty"), std::string::npos);
   EXPECT_NE(complaint({0x89, 'P', 'N', 'G', 13, 10, 26, 10}).find("PNG"), std::string::npos);
+  EXPECT_NE(complaint({'R', 'I', 'F', 'F', 1, 0, 0, 0, 'W', 'E', 'B', 'P'}).find("WebP"),
+            std::string::npos);
   EXPECT_NE(complaint({'G', 'I', 'F', '8', '9', 'a'}).find("GIF"), std::string::npos);
-  EXPECT_NE(complaint(Bytes(100, 7)).find("no JPEG"), std::string::npos);
+  EXPECT_NE(complaint(Bytes(100, 7)).find("no photograph"), std::string::npos);
 }
 
 TEST(JpegFaults, AFileThatEndsEarlyIsRefused) {

@@ -2,6 +2,7 @@
 
 #include "dkfac/data/photo_set.h"
 
+#include <algorithm>
 #include <fstream>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -10,6 +11,8 @@
 
 #include "dkfac/core/error.h"
 #include "dkfac/data/dataset.h"
+
+#include "data/photo_format.h"
 
 namespace dkfac::data {
 namespace {
@@ -49,12 +52,95 @@ TEST_F(PhotoSetTest, ListsPhotographsOfClassesInOrder) {
   add("readme.jpg");
   const PhotoSet set = read_photo_set(split());
   EXPECT_EQ(set.classes, (std::vector<std::string>{"Zebra", "ant", "cat"}));
-  EXPECT_EQ(set.files,
-            (std::vector<std::string>{"Zebra/z.jpeg", "ant/z.Jpg", "cat/a.jpg", "cat/b.JPEG"}));
-  EXPECT_EQ(set.labels, (std::vector<std::int32_t>{0, 1, 2, 2}));
-  EXPECT_EQ(set.bytes, (std::vector<std::int64_t>{1, 1, 1, 5}));
+  EXPECT_EQ(set.files, (std::vector<std::string>{"Zebra/z.jpeg", "ant/z.Jpg", "cat/a.jpg",
+                                                 "cat/b.JPEG", "cat/deeper/c.jpg"}));
+  EXPECT_EQ(set.labels, (std::vector<std::int32_t>{0, 1, 2, 2, 2}));
+  EXPECT_EQ(set.bytes, (std::vector<std::int64_t>{1, 1, 1, 5, 1}));
   EXPECT_EQ(set.index, PhotoIndex::none);
-  EXPECT_TRUE(fs::exists(set.path(3)));
+  EXPECT_TRUE(fs::exists(set.path(4)));
+  EXPECT_EQ(set.left_out, (LeftOut{2, {"cat/notes.txt", "readme.jpg"}}));
+}
+
+TEST_F(PhotoSetTest, RecognisesAnyNameByItsFirstBytes) {
+  const std::string jpeg("\xFF\xD8\xFF\xE0 and so on");
+  const std::string webp("RIFF\x20\0\0\0WEBPVP8 ", 16);
+  add("cat/a.jpg", jpeg);
+  add("cat/b.jfif", jpeg);
+  add("cat/c", jpeg);
+  add("cat/d.png", "\x89PNG and so on");
+  add("cat/e.WebP", webp);
+  add("cat/f.tiff", "II*");
+  add("cat/g.txt", "RIFF");
+  add("cat/h", "");
+  std::vector<std::string> read{"cat/a.jpg", "cat/b.jfif", "cat/c"};
+  std::vector<std::string> others{"cat/f.tiff", "cat/g.txt", "cat/h"};
+  (have_png() ? read : others).emplace_back("cat/d.png");
+  (have_webp() ? read : others).emplace_back("cat/e.WebP");
+  if (!have_jpeg()) {
+    read.erase(read.begin() + 1, read.begin() + 3);
+    others.insert(others.end(), {"cat/b.jfif", "cat/c"});
+  }
+  std::ranges::sort(others);
+  const PhotoSet set = read_photo_set(split());
+  EXPECT_EQ(set.files, read);
+  EXPECT_EQ(set.left_out.count, std::ssize(others));
+  others.resize(std::min<std::size_t>(5, others.size()));
+  EXPECT_EQ(set.left_out.first, others);
+}
+
+TEST_F(PhotoSetTest, SaysOnceWhatIsLeftOut) {
+  add("cat/a.jpg");
+  EXPECT_EQ(left_out_text(read_photo_set(split())), "");
+  for (const char* name : {"cat/1.bmp", "cat/2.gif", "cat/3\n.tif", "cat/below/4.heic", "dog.jpeg"})
+    add(name, "no photograph");
+  add("eel/a.jpg");
+  add("eel/notes", "no photograph");
+  fs::create_directories(root_ / "val/cat");
+  fs::copy(split() / "cat/a.jpg", root_ / "val/cat/a.jpg");
+  const DataSplits data = load_data({.name = "image-folder", .path = root_});
+  ASSERT_EQ(data.remarks.size(), 1U);
+  const std::string& text = data.remarks.front();
+  EXPECT_NE(text.find(split().string() + ": 6 files are left out"), std::string::npos) << text;
+  EXPECT_NE(
+      text.find("cat/1.bmp, cat/2.gif, cat/3\\x0a.tif, cat/below/4.heic, dog.jpeg and 1 more"),
+      std::string::npos)
+      << text;
+  EXPECT_NE(text.find(readable_formats()), std::string::npos) << text;
+  // Of the index that was just written, too.
+  EXPECT_EQ(load_data({.name = "image-folder", .path = root_}).remarks, data.remarks);
+}
+
+TEST_F(PhotoSetTest, ReadsFoldersBelowAClass) {
+  add("cat/b.jpg", "12");
+  add("cat/below/deep/a.jpg", "123");
+  add("cat-2/x.jpg");
+  add("dog/only/below.jpg");
+  const PhotoSet set = read_photo_set(split(), index());
+  EXPECT_EQ(set.classes, (std::vector<std::string>{"cat", "cat-2", "dog"}));
+  EXPECT_EQ(set.files, (std::vector<std::string>{"cat/b.jpg", "cat/below/deep/a.jpg", "cat-2/x.jpg",
+                                                 "dog/only/below.jpg"}));
+  EXPECT_EQ(set.labels, (std::vector<std::int32_t>{0, 0, 1, 2}));
+  EXPECT_EQ(set.left_out.count, 0);
+  EXPECT_EQ(read_photo_set(split(), index()).index, PhotoIndex::used);
+  add("cat/below/deep/b.jpg");
+  fs::last_write_time(split() / "cat/below/deep",
+                      fs::file_time_type::clock::now() + std::chrono::hours(1));
+  EXPECT_EQ(read_photo_set(split(), index()).index, PhotoIndex::stale);
+  EXPECT_EQ(read_photo_set(split(), index()).count(), 5);
+  fs::remove_all(split() / "cat/below");
+  EXPECT_EQ(read_photo_set(split(), index()).count(), 3);
+}
+
+TEST_F(PhotoSetTest, RefusesFoldersInACircle) {
+  add("cat/a.jpg");
+  fs::create_directory_symlink(split() / "cat", split() / "cat/again");
+  try {
+    (void)read_photo_set(split());
+    FAIL() << "there is no end";
+  } catch (const DataError& error) {
+    EXPECT_NE(std::string(error.what()).find("link to a folder above"), std::string::npos)
+        << error.what();
+  }
 }
 
 TEST_F(PhotoSetTest, NamesBothFoldersThatPhotographsToTestOnMayLieIn) {

@@ -37,6 +37,7 @@ struct Dataset {
 
 struct DataSplits {
   Dataset train, test;
+  std::vector<std::string> remarks{};  ///< Sentences about files that are left out.
 };
 
 /// Reads one pair of idx files (LeCun's MNIST format), plain or gzip by content, e.g.
@@ -64,12 +65,12 @@ struct DataSplits {
 /// Name, location and options of a data set.
 ///
 /// It is searched in `path` or `path`/<name> when a path is given, else in $DKFAC_DATA/<name>, else
-/// in the copy in the source tree, in the installation, or in ../share/dkfac of the running
-/// program.
+/// in the copy in ../share/dkfac of the running program, in the installation, or in the source
+/// tree, which comes first for programs of its build.
 ///
 /// Known names: "fashion-mnist-small", "fashion-mnist", "mnist", "cifar-10" (its folder may also be
-/// called cifar-10-batches-bin), "image-folder" (photographs: train/CLASS/*.jpeg and
-/// val/CLASS/*.jpeg, or packed files in train/ and val/), "synthetic" and "synthetic-photos" (some
+/// called cifar-10-batches-bin), "image-folder" (photographs: a PhotoSet in train/
+/// and one in val/ or test/, or packed files there), "synthetic" and "synthetic-photos" (some
 /// hundred synthetic pictures as any number of photographs).
 struct DataSource {
   std::string name = "fashion-mnist-small";

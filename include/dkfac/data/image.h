@@ -55,8 +55,23 @@ struct ImageSize {
 /// equal those of Pillow and torchvision. Writes to `out`, whose memory is reused.
 ///
 /// Throws DataError with the cause: an empty file, another format (by its magic), a header without
-/// a picture, too many pixels or scans, and any warning of libjpeg, e.g. a file that ends early.
+/// a picture, too many pixels or scans, and warnings of libjpeg after which pixels may be missing,
+/// e.g. of a file that ends early. What it warns of elsewhere (JFIF revision, Adobe's transform,
+/// bytes between segments, parameters without use) is no fault.
 void decode_jpeg(std::span<const std::uint8_t> file, const DecodeOptions& options, Image& out);
+
+/// Reads the size of a photograph, a JPEG, PNG or WebP file by its first bytes. Throws DataError as
+/// decode_photo().
+[[nodiscard]] ImageSize photo_size(std::span<const std::uint8_t> file);
+
+/// Decodes a JPEG (decode_jpeg()), PNG or WebP file to the RGB pixels of Pillow's convert("RGB").
+/// Alpha is left out: a transparent pixel gets the colour that the file has for it. Of 16-bit
+/// channels the high byte is taken, but 16-bit grey values are cut off at 255, as Pillow does;
+/// profiles and gamma are not applied. PNG and WebP files are decoded as a whole.
+///
+/// Throws DataError as decode_jpeg(), for PNG on a wrong checksum, for WebP on an animation, and
+/// for a format whose library the build does not have.
+void decode_photo(std::span<const std::uint8_t> file, const DecodeOptions& options, Image& out);
 
 /// Rectangle in a picture in fractional pixels.
 struct Area {

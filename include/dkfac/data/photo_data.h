@@ -34,6 +34,8 @@ class PhotoSource {
   [[nodiscard]] virtual const std::vector<std::string>& classes() const = 0;
   [[nodiscard]] virtual const std::vector<std::int32_t>& labels() const = 0;
   [[nodiscard]] virtual std::string name(std::int64_t i) const = 0;  ///< For messages.
+  /// Returns a sentence about files that are left out; empty for none.
+  [[nodiscard]] virtual std::string remark() const { return {}; }
   /// Returns a 64-bit hash, to compare the data of ranks.
   [[nodiscard]] virtual std::uint64_t fingerprint() const = 0;
 

@@ -38,6 +38,7 @@ void eval_rank(const EvalCommand& command, const EvalRequest& request, DataCache
   position.activity = "data";
   std::shared_ptr<const data::DataSplits> data;
   run_and_agree(comm, position, [&] { data = cache.get(request.config); });
+  if (comm.rank() == 0) print_warnings(cache.take_remarks(), terminal);
   const Tally tally = evaluate_checkpoint(request, *data, place, position);
   if (comm.rank() == 0) terminal.out << to_text(request, data->test, tally, command.json);
 }

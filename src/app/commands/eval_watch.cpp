@@ -203,6 +203,7 @@ class Watcher {
     }
     position_.activity = "data";
     run_and_agree(*comm_, position_, [&] { data_ = cache_.get(request.config); });
+    if (comm_->rank() == 0) print_warnings(cache_.take_remarks(), terminal_);
   }
 
   /// Skips a checkpoint that cannot be read. A run may remove old checkpoints while they are read.

@@ -132,6 +132,7 @@ void print_config(const Terminal& terminal, const InfoCommand& command) {
   PhaseData sets;
   for (const Phase& phase : phases_of(whole))
     sets.push_back(data_or_stand_in(phase.config, cache, missing));
+  print_warnings(cache.take_remarks(), terminal);
   if (!missing.empty())
     out << missing << "\nthe following assumes as many images as ImageNet has\n";
   std::vector<PhasePlan> plan = plan_phases(whole, sets, command.ranks);

@@ -1,5 +1,6 @@
 #include "app/run/run_one.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -56,6 +57,7 @@ class Run {
     share_cores(*comm_, config.run.threads);
     state_.position.activity = "data";
     data_ = load_phases(config, *comm_, state_.position, cache_);
+    if (comm_->rank() == 0) print_warnings(cache_.take_remarks(), terminal_);
     state_.position.activity = "folder";
     open_folder();
     if (config.run.trace) {
@@ -254,9 +256,16 @@ std::shared_ptr<const data::DataSplits> DataCache::get(const Config& config) {
       data::hold_out(*splits, config.data.hold_out);
     }
     attach_mean_image(config, {&splits->train, &splits->test});
+    for (const std::string& remark : splits->remarks)
+      if (std::ranges::find(remarks_, remark) == remarks_.end()) remarks_.push_back(remark);
     set = std::move(splits);
   }
   return set;
+}
+
+std::vector<std::string> DataCache::take_remarks() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(remarks_, {});
 }
 
 PhaseData load_phases(const Config& config, comm::Communicator& comm, const Position& position,

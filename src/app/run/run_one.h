@@ -26,10 +26,13 @@ class DataCache {
   /// InvalidArgument for data that does not fit into memory, and RunError (code try_again) after a
   /// signal.
   [[nodiscard]] std::shared_ptr<const data::DataSplits> get(const Config& config);
+  /// Returns the remarks on the data read since the last call, so that each is shown once.
+  [[nodiscard]] std::vector<std::string> take_remarks();
 
  private:
   std::mutex mutex_;
   std::map<std::string, std::shared_ptr<const data::DataSplits>> sets_;
+  std::vector<std::string> remarks_;
 };
 
 /// Loads the data of each phase of the configuration; collective. Rank 0 reads image folders first
