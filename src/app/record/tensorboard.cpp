@@ -6,7 +6,6 @@
 #include <chrono>
 #include <system_error>
 #include <unistd.h>
-#include <vector>
 
 #include <fmt/core.h>
 
@@ -101,12 +100,22 @@ std::string scalar_event(double wall_time, std::int64_t step, std::span<const Sc
   return out;
 }
 
-EventFile::EventFile(const std::filesystem::path& folder) {
+std::string start_event(double wall_time, std::int64_t step) {
+  std::string out;
+  put_double(out, 1, wall_time);
+  put_key(out, 2, Wire::varint);
+  put_varint(out, static_cast<std::uint64_t>(step));
+  put_bytes(out, 7, std::string_view("\x08\x01", 2));
+  return out;
+}
+
+EventFile::EventFile(const std::filesystem::path& folder, std::int64_t first_step) {
   static std::atomic<int> count{0};  // Distinguishes runs of one process in the same second.
   path_ = folder /
           fmt::format("{}{:010.0f}.{}.{}.{}", kFilePrefix, now(), host_name(), ::getpid(), count++);
   out_.open(path_, std::ios::binary | std::ios::trunc);
   write(version_event(now()));
+  if (first_step > 1) write(start_event(now(), first_step));
 }
 
 void EventFile::add(std::int64_t step, std::span<const Scalar> scalars) {
@@ -207,11 +216,17 @@ void add_epoch(EventFile& file, const EpochRecord& record) {
   file.add(record.epoch, scalars);
 }
 
+std::vector<std::filesystem::path> event_files(const std::filesystem::path& folder) {
+  std::vector<std::filesystem::path> out;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, ignored))
+    if (entry.path().filename().string().starts_with(kFilePrefix)) out.push_back(entry.path());
+  return out;
+}
+
 void remove_event_files(const std::filesystem::path& folder) {
   std::error_code ignored;  // A file that cannot be removed is only shown beside the new run.
-  for (const auto& entry : std::filesystem::directory_iterator(folder, ignored))
-    if (entry.path().filename().string().starts_with(kFilePrefix))
-      std::filesystem::remove(entry.path(), ignored);
+  for (const auto& file : event_files(folder)) std::filesystem::remove(file, ignored);
 }
 
 }  // namespace dkfac::app

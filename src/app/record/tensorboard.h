@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "app/record/crc32c.h"
 #include "app/shared/result.h"
@@ -31,12 +32,22 @@ struct Scalar {
 /// ...}}.
 [[nodiscard]] std::string scalar_event(double wall_time, std::int64_t step,
                                        std::span<const Scalar> scalars);
+/// Encodes Event {wall_time = 1, step = 2, session_log = 7 {status = 1: START}}, at which readers
+/// forget the events from this step on.
+[[nodiscard]] std::string start_event(double wall_time, std::int64_t step);
+
+/// Returns the part of an event file that stays when a run goes on after `last_step`, in epoch
+/// `epoch`: without the events of later steps, of this and later epochs, which are counted under
+/// "epoch/", and without what follows a record that is incomplete or damaged.
+[[nodiscard]] std::string events_until(std::string_view file, std::int64_t last_step,
+                                       std::int64_t epoch);
 
 /// New event file events.out.tfevents.<time>.<host>.<pid>.<n>. TensorBoard reads all event files of
 /// a folder as one. Every event is flushed. Throws IoError.
 class EventFile {
  public:
-  explicit EventFile(const std::filesystem::path& folder);
+  /// A run that goes on from an earlier one begins with a start_event() at its first step.
+  explicit EventFile(const std::filesystem::path& folder, std::int64_t first_step = 1);
   void add(std::int64_t step, std::span<const Scalar> scalars);
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
 
@@ -51,6 +62,8 @@ class EventFile {
 void add_step(EventFile& file, const StepRecord& record);
 /// Adds an epoch's means and test results under "epoch/".
 void add_epoch(EventFile& file, const EpochRecord& record);
+/// Returns the event files of a folder.
+[[nodiscard]] std::vector<std::filesystem::path> event_files(const std::filesystem::path& folder);
 /// Deletes the event files of a run that is to be overwritten.
 void remove_event_files(const std::filesystem::path& folder);
 

@@ -134,6 +134,15 @@ void cut_lines(const std::filesystem::path& path, const RunRecord& resumed) {
   if (kept.size() != std::filesystem::file_size(path)) write_file(path, kept);
 }
 
+/// Removes the events after the position of `resumed`, which are written again.
+void cut_events(const std::filesystem::path& folder, const RunRecord& resumed) {
+  for (const auto& path : event_files(folder)) {
+    const std::vector<std::byte> before = read_bytes(path);
+    const std::string kept = events_until(as_text(before), resumed.result.steps, resumed.epoch);
+    if (kept.size() != before.size()) write_file(path, kept);
+  }
+}
+
 void remove_errors(const std::filesystem::path& folder) {
   std::error_code ignored;
   for (const auto& file : std::filesystem::directory_iterator(folder, ignored))
@@ -209,7 +218,7 @@ void RunFolder::begin(const Config& config, const std::string& command_line,
   write_file(folder_ / "config.toml", to_toml(config));
   remove_errors(folder_);
   open_metrics(resumed);
-  events_.emplace(folder_);
+  events_.emplace(folder_, resumed == nullptr ? 1 : resumed->result.steps + 1);
 }
 
 void RunFolder::open_metrics(const RunRecord* resumed) {
@@ -218,6 +227,7 @@ void RunFolder::open_metrics(const RunRecord* resumed) {
   if (appends) {
     cut_lines(path, *resumed);
     cut_lines(folder_ / kEvaluationsFile, *resumed);
+    cut_events(folder_, *resumed);
   }
   metrics_.open(path, appends ? std::ios::app : std::ios::trunc);
   if (!metrics_)

@@ -129,6 +129,83 @@ TEST(EventFile, LeavesOutWhatIsNotKnown) {
     EXPECT_EQ(records[2].find(tag), std::string::npos) << tag;
 }
 
+TEST(StartEvent, IsTheHandEncodedMessage) {
+  EXPECT_EQ(start_event(1.5, 300),
+            "\x09\0\0\0\0\0\0\xf8\x3f"s + "\x10\xac\x02"s + "\x3a\x02\x08\x01"s);
+}
+
+std::string whole_file(const std::filesystem::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::stringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+
+/// An event file of six steps in epochs of three, and two epochs.
+std::string six_steps(const std::filesystem::path& folder) {
+  EventFile file(folder);
+  for (int step = 1; step <= 6; ++step) {
+    StepRecord record;
+    record.step = step;
+    add_step(file, record);
+    EpochRecord epoch;
+    epoch.epoch = step / 3;
+    if (step % 3 == 0) add_epoch(file, epoch);
+  }
+  return whole_file(file.path());
+}
+
+/// Number of steps and of epochs in an event file.
+std::pair<int, int> counts(const std::string& file) {
+  const auto count = [&](std::string_view tag) {
+    int found = 0;
+    for (std::size_t at = 0; (at = file.find(tag, at)) != std::string::npos; ++at) ++found;
+    return found;
+  };
+  return {count("train/loss"), count("epoch/train_loss")};
+}
+
+TEST(EventsUntil, LeaveOutLaterStepsAndTheEpochsThatAreDoneAgain) {
+  const testing::TempFolder folder;
+  const std::string file = six_steps(folder.path());
+  EXPECT_EQ(counts(file), std::pair(6, 2));
+  EXPECT_EQ(events_until(file, 6, 3), file);
+  EXPECT_EQ(counts(events_until(file, 4, 2)), std::pair(4, 1)) << "in the second epoch";
+  EXPECT_EQ(counts(events_until(file, 3, 2)), std::pair(3, 1)) << "at the end of the first";
+  EXPECT_EQ(counts(events_until(file, 2, 1)), std::pair(2, 0));
+  const std::string started = file + tf_record(start_event(1, 7));
+  EXPECT_EQ(events_until(started, 6, 3), started);
+}
+
+TEST(EventsUntil, EndAtARecordThatIsIncompleteOrDamaged) {
+  const testing::TempFolder folder;
+  const std::string file = six_steps(folder.path());
+  std::size_t last = 0;
+  for (std::size_t size = 0; size < file.size(); ++size) {
+    const std::string kept = events_until(file.substr(0, size), 6, 3);
+    EXPECT_TRUE(file.starts_with(kept)) << size;
+    EXPECT_GE(kept.size(), last) << size;
+    last = kept.size();
+  }
+  EXPECT_GT(last, file.size() / 2);
+  for (std::size_t i = 0; i < file.size(); ++i) {
+    std::string bad = file;
+    bad[i] = static_cast<char>(bad[i] ^ 4);
+    const std::string kept = events_until(bad, 6, 3);
+    EXPECT_LE(kept.size(), i) << i;
+    EXPECT_TRUE(file.starts_with(kept)) << i;
+  }
+}
+
+TEST(EventFile, OfARunThatGoesOnSaysWhereItStarts) {
+  const testing::TempFolder folder;
+  const EventFile fresh(folder.path()), resumed(folder.path(), 5);
+  EXPECT_EQ(records_of(fresh.path()).size(), 1u);
+  const auto records = records_of(resumed.path());
+  ASSERT_EQ(records.size(), 2u);
+  EXPECT_EQ(records[1].substr(9), start_event(0, 5).substr(9));
+}
+
 TEST(EventFile, OfAnEarlierRunIsRemovedAndNothingElse) {
   const testing::TempFolder folder;
   { const EventFile one(folder.path()), other(folder.path()); }
