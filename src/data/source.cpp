@@ -34,7 +34,19 @@ constexpr int kCifarBatches = 5;
 /// Name of the folder inside the published archive.
 constexpr std::string_view kCifarFolder = "cifar-10-batches-bin";
 
-constexpr std::array<std::string_view, 2> kFolders{DKFAC_SOURCE_DATA_DIR, DKFAC_INSTALL_DATA_DIR};
+/// Returns the folders with the data that come with dkfac, in order: beside the running program of
+/// an installation, which may have been moved; where it was installed; in the source tree, which
+/// comes first for a program of its build.
+std::vector<fs::path> own_folders() {
+  std::error_code ignored;
+  const fs::path program = fs::read_symlink("/proc/self/exe", ignored);
+  std::vector<fs::path> out{DKFAC_INSTALL_DATA_DIR, DKFAC_SOURCE_DATA_DIR};
+  if (!program.empty())
+    out.insert(out.begin(), program.parent_path().parent_path() / "share/dkfac/data");
+  if (program.native().starts_with(DKFAC_BUILD_DIR "/"))
+    std::rotate(out.begin(), out.end() - 1, out.end());
+  return out;
+}
 
 /// Returns the folders to search, in order.
 std::vector<fs::path> places(const DataSource& source, Format format) {
@@ -50,11 +62,7 @@ std::vector<fs::path> places(const DataSource& source, Format format) {
   }
   const char* root = std::getenv("DKFAC_DATA");
   if (root != nullptr && *root != '\0') below(root);
-  for (const std::string_view folder : kFolders) below(folder);
-  // A relocated installation: the data is beside the program.
-  std::error_code ignored;
-  const fs::path program = fs::read_symlink("/proc/self/exe", ignored);
-  if (!program.empty()) below(program.parent_path().parent_path() / "share/dkfac/data");
+  for (const fs::path& folder : own_folders()) below(folder);
   return out;
 }
 

@@ -36,5 +36,21 @@ TEST(Printable, CutsWhatIsLongAndSaysHowLongItWas) {
   EXPECT_LT(printable(std::string(1 << 20, '\xff')).size(), 400U);
 }
 
+TEST(AsUtf8, KeepsEveryLetterAndShowsOtherBytesByTheirNumbers) {
+  for (const char* text : {"", "a\n\x1b[m", "caf\u00e9", "\u0085", "\u20ac \U0001f600"})
+    EXPECT_EQ(as_utf8(text), text);
+  EXPECT_EQ(as_utf8("caf\xe9\n"), "caf\\xe9\n");
+  EXPECT_EQ(as_utf8("\xc2"), "\\xc2") << "cut in a letter";
+}
+
+TEST(ShellWord, IsTheWordAgainInAShell) {
+  EXPECT_EQ(shell_word("out/lr=0.1"), "out/lr=0.1");
+  EXPECT_EQ(shell_word(""), "''");
+  EXPECT_EQ(shell_word("a b"), "'a b'");
+  EXPECT_EQ(shell_word("it's $x"), "'it'\\''s $x'");
+  EXPECT_EQ(shell_word("caf\u00e9"), "'caf\u00e9'");
+  EXPECT_EQ(shell_word("a\nb\\'\xe9"), "$'a\\x0ab\\\\\\'\\xe9'");
+}
+
 }  // namespace
 }  // namespace dkfac

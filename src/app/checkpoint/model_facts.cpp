@@ -10,6 +10,7 @@
 #include "dkfac/data/photo_data.h"
 
 #include "app/checkpoint/mean_image.h"
+#include "core/shared/printable.h"
 
 namespace dkfac::app {
 
@@ -46,9 +47,11 @@ safetensors::Metadata facts_of(const nn::Model& model, const data::Dataset& trai
       {"stddev", nlohmann::json(normalization.stddev).dump()}};
   if (const std::string mean = mean_image_text(normalization); !mean.empty())
     facts["mean_image"] = mean;
-  if (train.photos != nullptr)
-    facts["classes"] = nlohmann::json(train.photos->source->classes())
-                           .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  if (train.photos != nullptr) {
+    auto names = nlohmann::json::array();
+    for (const std::string& name : train.photos->source->classes()) names.push_back(as_utf8(name));
+    facts["classes"] = names.dump();
+  }
   return facts;
 }
 

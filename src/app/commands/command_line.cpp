@@ -7,6 +7,7 @@
 #include <fmt/core.h>
 
 #include "app/config/keys.h"
+#include "core/shared/printable.h"
 
 namespace dkfac::app {
 
@@ -27,16 +28,6 @@ CLI::Validator number(std::string allowed, Contains contains) {
     return fmt::format("{} is no number {}", shortened(text), allowed);
   };
   return CLI::Validator(check, std::move(allowed));
-}
-
-std::string shell_quoted(const std::string& word) {
-  const bool plain = !word.empty() && word.find_first_not_of(
-                                          "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-                                          "0123456789_-./=:,+@%") == std::string::npos;
-  if (plain) return word;
-  std::string out = "'";
-  for (const char c : word) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return out + "'";
 }
 
 }  // namespace
@@ -84,7 +75,7 @@ std::string unknown_command(const CLI::App& app, int argc, const char* const* ar
 
 std::string quoted_line(int argc, const char* const* argv) {
   std::string line;
-  for (int i = 0; i < argc; ++i) line += (i > 0 ? " " : "") + shell_quoted(argv[i]);
+  for (int i = 0; i < argc; ++i) line += (i > 0 ? " " : "") + shell_word(argv[i]);
   return line;
 }
 

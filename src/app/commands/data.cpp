@@ -79,11 +79,13 @@ data::DataSource source_of(const std::string& what) {
   return source;
 }
 
-void verify(std::ostream& out, const std::string& what) {
+void verify(const Terminal& terminal, const std::string& what) {
+  std::ostream& out = terminal.out;
   const data::DataSource source = source_of(what);
   if (const auto folder = data::data_folder(source); !folder.empty())
-    out << fmt::format("{} in {}\n", source.name, folder.string());
+    out << fmt::format("{} in {}\n", source.name, printable(folder.string(), kName));
   const data::DataSplits data = data::load_data(source);
+  print_warnings(data.remarks, terminal);
   const std::size_t bad = print_split(out, data.train) + print_split(out, data.test);
   if (bad > 0)
     throw DataError(
@@ -97,7 +99,8 @@ void verify(std::ostream& out, const std::string& what) {
   }
 }
 
-void pack(std::ostream& out, const DataCommand& command) {
+void pack(const Terminal& terminal, const DataCommand& command) {
+  std::ostream& out = terminal.out;
   const std::filesystem::path from(command.what);
   const data::PackOptions options{
       .shorter = command.shorter, .square = command.square, .workers = command.workers};
@@ -106,6 +109,8 @@ void pack(std::ostream& out, const DataCommand& command) {
     if (split != "train" && !std::filesystem::is_directory(from / split)) continue;
     const auto classes = sets.empty() ? std::vector<std::string>() : sets.front().second.classes;
     sets.emplace_back(split, data::read_photo_set(from / split, {}, classes));
+    if (const std::string remark = data::left_out_text(sets.back().second); !remark.empty())
+      print_warnings({remark}, terminal);
   }
   // All are listed first, so that a fault of the last is told before the first takes its hours.
   for (auto& [split, set] : sets) {
@@ -118,21 +123,29 @@ void pack(std::ostream& out, const DataCommand& command) {
   }
 }
 
-void write_mean(std::ostream& out, const DataCommand& command) {
+void write_mean(const Terminal& terminal, const DataCommand& command) {
   DKFAC_CHECK(!std::filesystem::exists(command.mean_to), "[data] '", command.mean_to.string(),
               "' exists; remove it, or choose another name");
-  const auto folder = std::filesystem::absolute(command.mean_to).parent_path();
-  DKFAC_CHECK(std::filesystem::is_directory(folder), "[data] the folder '", folder.string(),
-              "' does not exist; make it, or choose another place");
-  const data::Dataset train = data::load_data(source_of(command.what)).train;
+  DKFAC_CHECK(command.mean_to.has_filename(), "[data] '", command.mean_to.string(),
+              "' names a folder; name a file in it");
+  const data::DataSplits splits = data::load_data(source_of(command.what));
+  const data::Dataset& train = splits.train;
+  print_warnings(splits.remarks, terminal);
   DKFAC_CHECK(!command.size || train.photos != nullptr, "[data] --size is of photographs, and ",
               train.name, " has images of ", train.height, "x", train.width, "; leave it out");
+  const auto folder = std::filesystem::absolute(command.mean_to).parent_path();
+  std::error_code failed;
+  std::filesystem::create_directories(folder, failed);
+  if (failed)
+    throw IoError(fmt::format("[data] cannot create '{}' ({}); choose another place",
+                              folder.string(), failed.message()));
   const data::FoundMeanImage found =
       data::find_mean_image(train, command.size.value_or(256), command.workers);
   write_mean_image(command.mean_to, found, train.name);
-  out << fmt::format("{}: mean of {} pictures of {}, {}x{}x{}, {} bad ones left out\n",
-                     command.mean_to.string(), found.pictures, train.name, found.image.height,
-                     found.image.width, found.image.channels, found.bad);
+  terminal.out << fmt::format("{}: mean of {} pictures of {}, {}x{}x{}, {} bad ones left out\n",
+                              printable(command.mean_to.string(), kName), found.pictures,
+                              train.name, found.image.height, found.image.width,
+                              found.image.channels, found.bad);
 }
 
 }  // namespace
@@ -141,11 +154,11 @@ int run(const DataCommand& command, const Terminal& terminal) {
   const auto failure = attempt("data", [&] {
     if (comm::detect_launch().rank != 0) return;
     if (!command.mean_to.empty())
-      write_mean(terminal.out, command);
+      write_mean(terminal, command);
     else if (!command.to.empty())
-      pack(terminal.out, command);
+      pack(terminal, command);
     else
-      verify(terminal.out, command.what);
+      verify(terminal, command.what);
   });
   if (!failure) return 0;
   terminal.out.flush();

@@ -115,7 +115,7 @@ void print(const PredictCommand& command, const ModelFacts& facts,
       if (!command.json)
         out << fmt::format("  {:6.2f} %  {}\n", 100 * found[i][c], printable(name, 1000));
     }
-    json.push_back({{"image", image}, {"top", std::move(top)}});
+    json.push_back({{"image", as_utf8(image)}, {"top", std::move(top)}});
   }
   if (command.json)
     out << json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) << '\n';

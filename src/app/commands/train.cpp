@@ -9,6 +9,7 @@
 #include "app/run/run_one.h"
 #include "app/shared/commands.h"
 #include "app/shared/config.h"
+#include "core/shared/printable.h"
 
 namespace dkfac::app {
 
@@ -36,12 +37,12 @@ void check_run(const TrainCommand& command, const fs::path& where, const fs::pat
   DKFAC_CHECK(!run.empty() || (!command.config.empty() && !command.out.empty()), "[resume] '", name,
               "' is a checkpoint without the folder of its run; name the configuration and a new "
               "folder too: 'dkfac train CONFIG --resume ",
-              name, " --out FOLDER'");
+              shell_word(name), " --out FOLDER'");
   if (command.config.empty() && !fs::exists(run / kConfigFile))
     throw MissingInput(detail::concat("[resume] '", run.string(), "' has no ", kConfigFile,
                                       "; put it back, or name the configuration: 'dkfac train "
                                       "CONFIG --resume ",
-                                      name, "'"));
+                                      shell_word(name), "'"));
 }
 
 void plan_resume(const TrainCommand& command, RunPlan& plan) {
@@ -90,7 +91,7 @@ void train_rank(const TrainCommand& command, const RunPlan& plan, DataCache& cac
                  << std::endl;
   if (!end.as_planned)
     throw_stopped(result.steps, end.folder,
-                  "resume with 'dkfac train --resume " + end.folder.string() + "'");
+                  "resume with 'dkfac train --resume " + shell_word(end.folder.string()) + "'");
 }
 
 }  // namespace

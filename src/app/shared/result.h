@@ -147,7 +147,8 @@ struct RunResult {
   /// Set if model.fused_moments or model.fused_backward is on, or measured on a device.
   std::optional<SharedWork> fused_moments, fused_backward;
   CurvatureResult curvature;
-  std::vector<std::string> bad_photos;  ///< First damaged photographs by name, with reasons.
+  std::vector<std::string>
+      bad_photos;  ///< First damaged photographs by name, escaped, with reasons.
   std::vector<EpochRecord> epochs;
 };
 

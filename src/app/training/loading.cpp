@@ -3,6 +3,7 @@
 #include <ranges>
 
 #include "app/training/state.h"
+#include "core/shared/printable.h"
 
 namespace dkfac::app {
 
@@ -29,10 +30,11 @@ double count_bad(comm::Communicator& comm, const std::vector<std::int64_t>& mine
   return static_cast<double>(gather_lines(comm, lines).size());
 }
 
+/// Gathers names, escaped, so that one with a line feed is one line.
 std::vector<std::string> gather_names(comm::Communicator& comm,
                                       const std::vector<std::string>& mine) {
   std::string lines;
-  for (const std::string& name : mine) lines += name + "\n";
+  for (const std::string& name : mine) lines += printable(name, name.size()) + "\n";
   std::vector<std::string> all = gather_lines(comm, lines);
   all.resize(std::min(all.size(), kMostNames));
   return all;
