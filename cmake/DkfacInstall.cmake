@@ -15,8 +15,8 @@ foreach(layer ${layers})
   install(DIRECTORY include/dkfac/${layer} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/dkfac)
   list(APPEND exports ${export})
 endforeach()
-# LibTorch programs compile these themselves.
-install(FILES include/dkfac/torch.hpp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/dkfac)
+# Programs with LibTorch, or with Eigen, compile these themselves.
+install(FILES include/dkfac/torch.hpp include/dkfac/eigen.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/dkfac)
 install(DIRECTORY include/dkfac/torch DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/dkfac)
 set_target_properties(dkfac_c PROPERTIES EXPORT_NAME c_static)  # Of dkfac::c (dkfacConfig.cmake.in).
 if(DKFAC_BUILD_SHARED)

@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-NEEDS_VENDOR = {"dkfac/comm/mpi.h"}  # compiled with the library itself, where MPI is installed
+NEEDS_VENDOR = {"dkfac/comm/mpi.h", "dkfac/eigen.h"}  # compiled with the library itself, where MPI is installed
 
 
 def errors_of(name, compiler, flags):

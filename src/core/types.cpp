@@ -38,17 +38,24 @@ std::string_view name_of(DType dtype) noexcept {
 
 std::ostream& operator<<(std::ostream& out, DType dtype) { return out << name_of(dtype); }
 
-Shape::Shape(std::initializer_list<std::int64_t> dims)
-    : Shape(std::span<const std::int64_t>(dims.begin(), dims.size())) {}
+Shape::Shape(std::initializer_list<Extent> dims) {
+  for (const Extent extent : dims) append(extent.value);
+}
 
 Shape::Shape(std::span<const std::int64_t> dims) {
-  DKFAC_CHECK(dims.size() <= static_cast<std::size_t>(kMaxDims), "[shape] ", dims.size(),
-              " dimensions; at most ", kMaxDims, " are possible");
-  for (const std::int64_t extent : dims) {
-    DKFAC_CHECK(extent >= 0, "[shape] extent ", extent, " of dimension ", ndim_,
-                " is negative; it must be >= 0");
-    dims_[static_cast<std::size_t>(ndim_++)] = extent;
-  }
+  for (const std::int64_t extent : dims) append(extent);
+}
+
+Shape::Shape(std::span<const std::size_t> dims) {
+  for (const std::size_t extent : dims) append(static_cast<std::int64_t>(extent));
+}
+
+void Shape::append(std::int64_t extent) {
+  DKFAC_CHECK(ndim_ < kMaxDims, "[shape] more than ", kMaxDims, " dimensions; at most ", kMaxDims,
+              " are possible");
+  DKFAC_CHECK(extent >= 0, "[shape] extent ", extent, " of dimension ", ndim_,
+              " is negative; it must be >= 0");
+  dims_[static_cast<std::size_t>(ndim_++)] = extent;
 }
 
 std::int64_t Shape::numel() const noexcept {

@@ -18,6 +18,7 @@
 #include "core/shared/registration.h"
 #include "kfac/curvature/curvature.h"
 #include "kfac/precondition/directions.h"
+#include "kfac/precondition/row_major.h"
 #include "kfac/shared/fields.h"
 
 namespace dkfac::kfac {
@@ -70,19 +71,21 @@ struct DKFAC_LOCAL Preconditioner::Impl {
   std::optional<Directions> directions;
   std::optional<comm::AllGather> gathered;
   std::vector<LayerDirection> targets;  // This step's directions on this rank.
+  RowMajor row_major;
   std::vector<comm::BucketedReduce*> active;
   std::optional<comm::StepPipeline> pipeline;  // Declared last: destroyed before the buffers.
 };
 
-StepReport Preconditioner::Impl::step(std::span<const LayerGrad> grads, Stream stream,
+StepReport Preconditioner::Impl::step(std::span<const LayerGrad> given, Stream stream,
                                       const StepArgs& args) {
   ensure_prepared();
   join.enter("step", stream, ctx.stream());
-  check_grads(grads, args.flags.rejects());
+  check_grads(given, args.flags.rejects());
   const bool clipped = curvature.options().kl_clip > 0;
   DKFAC_CHECK(!clipped || (args.lr > 0 && std::isfinite(args.lr)), "[step] StepArgs::lr is ",
               args.lr, "; the KL clip needs the learning rate of the step, > 0");
   comm::check_flags(args.flags, ctx.device());
+  const std::span<const LayerGrad> grads = row_major.copies(ctx, given);
   StepReport report;
   {
     const ActivityTimer timer(report.seconds.exchange, "exchange");
@@ -125,6 +128,8 @@ StepReport Preconditioner::Impl::step(std::span<const LayerGrad> grads, Stream s
     if (gathered->needed())
       for (const LayerGrad& grad : grads)
         if (done(grad.layer, report)) unpack(grad);
+    for (std::size_t i = 0; i < given.size(); ++i)
+      if (done(given[i].layer, report)) row_major.write_back(ctx, given, i);
     curvature.refresh_delayed(report);
   }
   report.bytes = pipeline->bytes();
@@ -188,7 +193,12 @@ void Preconditioner::Impl::check_grads(std::span<const LayerGrad> grads, bool al
     DKFAC_CHECK(!seen[static_cast<std::size_t>(i)], "[step] layer '", block.name, "' comes twice");
     seen[static_cast<std::size_t>(i)] = true;
     const Caller caller("step", block.name);
-    check_weight(caller, "the gradient of the weight", block.spec, grad.weight, ctx.device());
+    const TensorView& weight = grad.weight;
+    const bool columns = is_column_major(weight);  // Copied to rows, which have no gaps.
+    check_weight(caller, "the gradient of the weight", block.spec,
+                 columns ? TensorView(weight.raw(), weight.dtype(), weight.shape(), weight.device())
+                         : weight,
+                 ctx.device());
     check_bias(caller, "the gradient of the bias", block.spec, grad.bias, ctx.device());
   }
   for (int i = 0; i < curvature.layers(); ++i)

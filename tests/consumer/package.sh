@@ -54,6 +54,11 @@ for header in dkfac/optim/optimizer.h dkfac/comm/launch.h; do
   [ "$(grep -c 'error:' "$work/cxx17")" -le 2 ] || { cat "$work/cxx17" && exit 1; }
 done
 
+echo "== a type that no tensor has"
+printf '#include <vector>\n#include "dkfac/core/tensor_view.h"\nstd::vector<long> x(3);\nauto y = dkfac::view_of(x);\n' |
+  "$compiler" -std=c++20 -I"$work/moved/include" -fsyntax-only -xc++ - 2>"$work/dtypes" && exit 1
+says dtypes "dkfac has tensors of double, float, dkfac::bf16, dkfac::f16 and std::int32_t"
+
 cases=(c)
 if [ -n "$shared" ]; then
   cases+=(shared)

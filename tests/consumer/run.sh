@@ -24,6 +24,7 @@ for library; do
   "$work/build/$library/consumer"
   "$work/build/$library/optimizers"
   "$work/build/$library/training_loop"
+  [ ! -e "$work/build/$library/eigen" ] || "$work/build/$library/eigen"
 done
 mkdir "$work/c_alone"
 cat >"$work/c_alone/CMakeLists.txt" <<'END'

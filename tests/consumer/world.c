@@ -9,8 +9,7 @@
 int main(int argc, char** argv) {
   dkfac_comm* comm = NULL;
   double sum[1] = {1};
-  const int64_t shape[1] = {1};
-  const dkfac_tensor view = {.data = sum, .shape = shape, .ndim = 1, .dtype = DKFAC_F64};
+  const dkfac_tensor view = dkfac_vector(sum, DKFAC_F64, 1);
   if (argc != 3) return 2;
   if (dkfac_comm_world(NULL, &comm) != DKFAC_OK ||
       dkfac_comm_all_reduce(comm, &view, DKFAC_REDUCE_SUM) != DKFAC_OK) {

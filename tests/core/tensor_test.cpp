@@ -4,6 +4,9 @@
 #include <cstdint>
 #include <limits>
 #include <numeric>
+#include <span>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -43,6 +46,29 @@ TEST(TensorView, DefaultIsEmptyAndATensorOfNoElementsIsNot) {
   EXPECT_FALSE(rows.empty());
   EXPECT_EQ(rows.numel(), 0);
   EXPECT_TRUE(rows.is_contiguous());
+}
+
+template <class... Arguments>
+concept HasView = requires(Arguments&&... arguments) {
+  view_of(std::forward<Arguments>(arguments)...);
+};
+
+TEST(TensorView, IsMadeOfVectorsAndSpans) {
+  std::vector<double> values{0, 1, 2, 3, 4, 5};
+  const std::vector<float> constant(4);
+  const std::size_t rows = 2;
+  const TensorView matrix = view_of(values, {rows, values.size() / rows});
+  EXPECT_EQ(matrix.shape(), (Shape{2, 3}));
+  EXPECT_EQ(matrix.data<double>(), values.data());
+  const TensorView part = view_of(std::span(values).subspan(2), {2, 2});
+  EXPECT_EQ(part.data<double>()[0], 2);
+  EXPECT_EQ(view_of(values).shape(), Shape{6});
+  static_assert(std::is_same_v<decltype(view_of(constant)), ConstTensorView>);
+  EXPECT_EQ(view_of(constant).dtype(), DType::f32);
+  for (const Shape& wrong : {Shape{2, 2}, Shape{7}, Shape{}})
+    EXPECT_THROW((void)view_of(values, wrong), InvalidArgument);
+  static_assert(HasView<std::vector<double>&> && HasView<std::span<double>>);
+  static_assert(!HasView<std::vector<double>>);  // It ends with the expression.
 }
 
 TEST(TensorView, RefusesTheWrongElementType) {

@@ -1,9 +1,11 @@
 #include "dkfac/core/types.h"
 
+#include <cstdint>
 #include <cstdio>
 #include <limits>
 #include <sstream>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -65,6 +67,16 @@ TEST(Shape, ComparesExtentsAndTheirNumber) {
   EXPECT_NE((Shape{2, 3}), (Shape{3, 2}));
   EXPECT_NE((Shape{2}), (Shape{2, 1}));
   EXPECT_NE(Shape{}, Shape{0});
+}
+
+TEST(Shape, TakesIntegersOfAnyType) {
+  const std::size_t rows = 2;
+  const int columns = 3;
+  const std::uint8_t depth = 4;
+  EXPECT_EQ((Shape{rows, columns, depth}), (Shape{2, 3, 4}));
+  EXPECT_EQ((Shape(std::vector<std::size_t>{rows, 3})), (Shape{2, 3}));
+  EXPECT_THROW((Shape{std::numeric_limits<std::size_t>::max()}), InvalidArgument);
+  static_assert(!std::is_constructible_v<Extent, double>);
 }
 
 TEST(Shape, RefusesNegativeExtentsAndTooManyDimensions) {

@@ -56,6 +56,14 @@ typedef struct dkfac_tensor {
   void* stream;
 } dkfac_tensor;
 
+/* Host tensors without gaps, of a dkfac_dtype: [rows, columns] and [count]. For C99; the shape
+ * lives as long as the enclosing block. */
+#define dkfac_matrix(data, dtype, rows, columns) \
+  ((dkfac_tensor){                               \
+      (data), (const int64_t[2]){(rows), (columns)}, NULL, 2, (dtype), {DKFAC_CPU, 0}, NULL})
+#define dkfac_vector(data, dtype, count) \
+  ((dkfac_tensor){(data), (const int64_t[1]){(count)}, NULL, 1, (dtype), {DKFAC_CPU, 0}, NULL})
+
 /* --- communicators --------------------------------------------------------------------------- */
 
 typedef struct dkfac_comm dkfac_comm;
@@ -310,7 +318,8 @@ typedef enum dkfac_factor {
 typedef struct dkfac_preconditioner dkfac_preconditioner;
 
 /* Gradients of one layer, preconditioned in place: f32 or f64, contiguous, in the shape of the
- * weight or any vector of the same elements in the same order. `bias` without data for a layer
+ * weight or any vector of the same elements in the same order. A matrix that is stored as [in, out]
+ * is passed in the shape [out, in] with the strides {1, out}. `bias` without data for a layer
  * without one. */
 typedef struct dkfac_layer_grad {
   int32_t layer;

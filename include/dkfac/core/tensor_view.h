@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <ranges>
 #include <type_traits>
 
 #include "dkfac/core/device.h"
@@ -11,8 +12,13 @@
 
 namespace dkfac {
 
+/// Of the types below alone: a view has no other elements.
 template <class T>
-struct DTypeOf;
+struct DTypeOf {
+  static_assert(sizeof(T) == 0,
+                "dkfac has tensors of double, float, dkfac::bf16, dkfac::f16 and std::int32_t");
+  static constexpr DType value = DType::f64;
+};
 template <>
 struct DTypeOf<double> {
   static constexpr DType value = DType::f64;
@@ -114,6 +120,32 @@ template <class T>
 [[nodiscard]] auto view_of(T* data, Shape shape) {
   using Void = std::conditional_t<std::is_const_v<T>, const void, void>;
   return BasicTensorView<Void>(data, dtype_of<T>, shape);
+}
+
+namespace detail {
+/// A vector, an array or a span, but no temporary that owns its elements. Eigen's vectors are
+/// ranges, too, whose views dkfac/eigen.h makes.
+template <class Range>
+concept Elements = std::ranges::contiguous_range<Range> && std::ranges::sized_range<Range> &&
+    (std::is_lvalue_reference_v<Range> || std::ranges::borrowed_range<Range>)&&!requires {
+  std::remove_cvref_t<Range>::IsVectorAtCompileTime;
+};
+}  // namespace detail
+
+/// View of all elements of a vector, a span, or another range that is contiguous, in host memory:
+/// view_of(vector, {n, m}). Throws InvalidArgument unless the shape has as many elements.
+template <class Range>
+requires(detail::Elements<Range> && !std::is_array_v<std::remove_reference_t<Range>>)
+    [[nodiscard]] auto view_of(Range&& range, Shape shape) {
+  const auto size = static_cast<std::int64_t>(std::ranges::size(range));
+  DKFAC_CHECK(shape.numel() == size, "[view_of] the shape ", shape, " has ", shape.numel(),
+              " elements, and the range has ", size);
+  return view_of(std::ranges::data(range), shape);
+}
+/// View of the same in one dimension.
+template <detail::Elements Range>
+[[nodiscard]] auto view_of(Range&& range) {
+  return view_of(std::ranges::data(range), {std::ranges::size(range)});
 }
 
 }  // namespace dkfac

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
@@ -22,12 +23,21 @@ DKFAC_API std::ostream& operator<<(std::ostream& out, DType dtype);
 
 inline constexpr int kMaxDims = 4;
 
+/// One extent, from an integer of any type: std::size_t is not a narrowing.
+struct DKFAC_API Extent {
+  template <std::integral Integer>
+  constexpr Extent(Integer n)  // NOLINT(google-explicit-constructor)
+      : value(static_cast<std::int64_t>(n)) {}
+  std::int64_t value;
+};
+
 /// Shape of a dense tensor: 0 to kMaxDims extents >= 0, outermost first.
 class DKFAC_API Shape {
  public:
   Shape() = default;
-  Shape(std::initializer_list<std::int64_t> dims);
+  Shape(std::initializer_list<Extent> dims);
   explicit Shape(std::span<const std::int64_t> dims);
+  explicit Shape(std::span<const std::size_t> dims);
   [[nodiscard]] int ndim() const noexcept { return ndim_; }
   [[nodiscard]] std::int64_t operator[](int i) const noexcept {
     return dims_[static_cast<std::size_t>(i)];
@@ -37,6 +47,8 @@ class DKFAC_API Shape {
   bool operator==(const Shape&) const = default;
 
  private:
+  void append(std::int64_t extent);
+
   std::array<std::int64_t, kMaxDims> dims_{};
   int ndim_ = 0;
 };

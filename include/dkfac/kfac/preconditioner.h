@@ -21,7 +21,8 @@ namespace dkfac::kfac {
 /// of CurvatureOptions::dtype), on the device of the Preconditioner.
 /// - `weight` has the shape of the weight (weight_shape(): [out,in], [out,kh,kw,in], ...). A
 ///   convolution's may also be [out, kh*kw*in], and any may be a vector of the same elements in the
-///   same order. Any other shape with as many elements, e.g. of a transposed matrix, is an error.
+///   same order. A weight that is stored as [in, out] is passed as the transposed() view of it,
+///   which costs two copies. Any other shape with as many elements is an error.
 /// - `bias` is [out], or empty for a layer without one.
 /// - A BatchNorm has gamma in `weight` and beta in `bias`, [channels] each. A PlainSpec accepts any
 ///   shape.
