@@ -36,15 +36,15 @@ struct Options : dkfac_curvature_options {
 /// model may run in any thread; the functions are called from one at a time.
 class Kfac {
  public:
-  /// `model` is owned by a shared_ptr or a module holder. `optimizer` is any but LBFGS, has
+  /// `model` is owned by a shared_ptr or a module holder, or outlives this object, as one on the
+  /// stack does. Its layers are the modules that it registered. `optimizer` is any but LBFGS, has
   /// parameters of the model, and outlives this object. Throws Error.
   Kfac(torch::nn::Module& model, torch::optim::Optimizer& optimizer, Options options = {})
       : optimizer_(&optimizer), kl_clip_(options.kl_clip > 0) {
     if (dynamic_cast<torch::optim::LBFGS*>(&optimizer) != nullptr)
       throw Error("[Kfac] LBFGS evaluates the model several times in a step; use SGD or Adam");
-    if (model.weak_from_this().expired())
-      throw Error("[Kfac] no shared_ptr owns the model; make it by std::make_shared");
     find_layers(model, options.skip);
+    add_foreign_parameters();
     for (const auto& item : model.named_parameters()) {
       if (!item.value().device().is_cpu())
         throw Error("[Kfac] parameter '" + item.key() + "' is on " + item.value().device().str() +
@@ -60,8 +60,9 @@ class Kfac {
     for (std::size_t i = 0; i < state_->layers.size(); ++i) add(i);
     if (state_->by_weight.empty())
       throw Error(
-          "[Kfac] no layer of the model gets curvature; its optimizer has to have their "
-          "parameters, and Options::skip to leave one");
+          "[Kfac] no layer of the model gets curvature; the model has to register its layers by "
+          "register_module(), its optimizer to have their parameters, and Options::skip to leave "
+          "one");
     detail::check(dkfac_preconditioner_prepare(state_->handle));
     const char* notice = nullptr;
     detail::check(dkfac_preconditioner_notice(state_->handle, &notice));
@@ -143,20 +144,20 @@ class Kfac {
       }
       if (fresh) state_->layers.push_back(std::move(layer));
     };
-    for (const auto& item : model.named_modules()) {
-      const std::string name = item.key().empty() ? "model" : item.key();
-      detail::Layer layer = detail::layer_of(*item.value());
+    detail::walk(model, "", [&](const std::string& key, torch::nn::Module& module) {
+      const std::string name = key.empty() ? "model" : key;
+      detail::Layer layer = detail::layer_of(module);
       const at::Tensor weight = layer.weight, bias = layer.bias;
       const auto named = [&name](const std::string& one) {
         return name == one || name.rfind(one + ".", 0) == 0;
       };
       const bool trained = weight.defined() && weight.requires_grad();
-      std::string reason = item.value()->name() + " has no curvature block for it";
+      std::string reason = module.name() + " has no curvature block for it";
       if (std::any_of(skip.begin(), skip.end(), named)) layer.reason = reason = "in Options::skip";
       layer.name = name;
-      layer.module = item.value();
+      layer.owner = {module.weak_from_this(), &module};
       if (trained) insert(std::move(layer));
-      for (const auto& own : item.value()->named_parameters(/*recurse=*/false)) {
+      for (const auto& own : module.named_parameters(/*recurse=*/false)) {
         if (!own.value().requires_grad() || (trained && own.value().is_same(weight)) ||
             (trained && own.value().is_same(bias)))
           continue;
@@ -166,7 +167,27 @@ class Kfac {
         plain.weight = own.value();
         insert(std::move(plain));
       }
-    }
+    });
+  }
+
+  /// Names the optimizer's parameters that no registered module has, so that describe() lists them.
+  void add_foreign_parameters() {
+    std::unordered_set<const c10::TensorImpl*> known;
+    for (const detail::Layer& layer : state_->layers)
+      for (const at::Tensor& parameter : {layer.weight, layer.bias})
+        if (parameter.defined()) known.insert(parameter.unsafeGetTensorImpl());
+    std::size_t number = 0;
+    for (const auto& group : optimizer_->param_groups())
+      for (const at::Tensor& parameter : group.params()) {
+        ++number;
+        if (!parameter.requires_grad() || !known.insert(parameter.unsafeGetTensorImpl()).second)
+          continue;
+        detail::Layer plain;
+        plain.name = "parameter " + std::to_string(number) + " of the optimizer";
+        plain.reason = "no module that the model registered (register_module) has it";
+        plain.weight = parameter;
+        state_->layers.push_back(std::move(plain));
+      }
   }
 
   /// Registers a layer with the library.

@@ -45,11 +45,38 @@ inline dkfac_tensor view_of(const at::Tensor& tensor, const std::string& layer) 
   return view;
 }
 
+/// A module, which is gone where its last shared_ptr is. One that has none, as a model on the
+/// stack, is there as long as it is used.
+class Owner {
+ public:
+  Owner() = default;
+  Owner(std::weak_ptr<torch::nn::Module> shared, const torch::nn::Module* module)
+      : on_stack_(shared.expired() ? module : nullptr), shared_(std::move(shared)) {}
+  [[nodiscard]] bool training() const {
+    const auto alive = shared_.lock();
+    const torch::nn::Module* module = alive != nullptr ? alive.get() : on_stack_;
+    return module != nullptr && module->is_training();
+  }
+
+ private:
+  const torch::nn::Module* on_stack_ = nullptr;
+  std::weak_ptr<torch::nn::Module> shared_;
+};
+
+/// Calls visit(name, module) for a module and those that it registered, directly or below; unlike
+/// named_modules() also for a model that no shared_ptr owns.
+template <class Visit>
+void walk(torch::nn::Module& module, const std::string& name, const Visit& visit) {
+  visit(name, module);
+  for (const auto& child : module.named_children())
+    walk(*child.value(), name.empty() ? child.key() : name + "." + child.key(), visit);
+}
+
 /// Parameters with one curvature block; without one (DKFAC_PLAIN) where `reason` is set.
 struct Layer {
   std::string name, reason;
   at::Tensor weight, bias;
-  std::weak_ptr<torch::nn::Module> module;
+  Owner owner;
   dkfac_layer_spec spec{};
   double epsilon = 0;  ///< Of a normalisation.
   bool one = false;    ///< A Conv1d, as a Conv2d of height 1.
@@ -58,10 +85,7 @@ struct Layer {
   bool touched = false;      ///< Its weight got a gradient in this step.
   bool valid = false;        ///< It has been used, and not been put into eval mode since.
 
-  [[nodiscard]] bool training() const {
-    const auto owner = module.lock();
-    return owner != nullptr && owner->is_training();
-  }
+  [[nodiscard]] bool training() const { return owner.training(); }
 
   /// Input or output gradient in a shape that the library accepts, samples first. `n`: samples of
   /// the pass, 0 where each layer has them in its first dimension.
