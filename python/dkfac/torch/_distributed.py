@@ -2,8 +2,11 @@
 import atexit
 import ctypes
 import datetime
+import functools
 import os
 import socket
+import traceback
+import weakref
 
 import torch
 import torch.distributed as dist
@@ -12,7 +15,10 @@ from .. import _structs as c
 from .._comm import Comm, from_backend
 from .._library import CommError, Error, InvalidArgument
 
-_groups = []  # Groups made here, which are destroyed before the interpreter ends.
+# Groups made here, by weak references: torch.distributed alone holds them, so that their threads end with its
+# destroy_process_group(), also where a communicator remains. Left to the end of the interpreter, a thread of gloo that
+# drops a tensor there ends the process by "terminate called without an active exception".
+_groups = []  # They are destroyed before the interpreter ends.
 _unused = []  # Those of them whose communicators are gone.
 _DTYPES = {c.F64: torch.float64, c.F32: torch.float32}
 
@@ -25,29 +31,62 @@ def _view(address, count, dtype):
     return torch.frombuffer((ctypes.c_char * size).from_address(address), dtype=dtype)
 
 
+def _without_frames(function):
+    """The traceback of an exception that a user keeps would keep the groups that frames of torch have as arguments."""
+    @functools.wraps(function)
+    def call(*arguments):
+        try:
+            return function(*arguments)
+        except BaseException as error:
+            traceback.clear_frames(error.__traceback__)
+            raise
+    return call
+
+
+@_without_frames
 def _new_group(ranks, timeout):
-    """Collective over all ranks of torch.distributed. The group lives until destroy_process_group(), the end of the
-    process, or the first call of this after its communicator has gone: not before, as the garbage collector may run
-    within calls of torch.distributed."""
+    """A weak reference to a new group, None outside of it. Collective over all ranks of torch.distributed. The group
+    lives until destroy_process_group(), the end of the process, or the first call of this after its communicator has
+    gone: not before, as the garbage collector may run within calls of torch.distributed."""
     if not _groups:
         atexit.register(_destroy, _groups)
     _destroy(_unused)
     group = dist.new_group(ranks, timeout=timeout, backend="gloo")
-    _groups.append(group)
-    return group
+    if not isinstance(group, dist.ProcessGroup):  # This rank is not in it.
+        return None
+    _groups.append(weakref.ref(group))
+    return _groups[-1]
 
 
 def _destroy(groups):
-    """Ends the threads of gloo. One that drops its tensors while the interpreter shuts down ends the process by
-    "terminate called without an active exception"."""
+    """Ends the threads of gloo."""
     while groups:
-        group = groups.pop()
-        if group in _groups:
-            _groups.remove(group)
+        reference = groups.pop()
+        if reference in _groups:
+            _groups.remove(reference)
+        group = reference()
+        if group is not None:  # Else it has gone with all groups of torch.distributed.
+            try:
+                dist.destroy_process_group(group)
+            except (RuntimeError, ValueError):  # The same, but somebody else has it.
+                pass
+
+
+def _collective(method):
+    method = _without_frames(method)
+
+    @functools.wraps(method)
+    def call(backend, *arguments):
         try:
-            dist.destroy_process_group(group)
-        except (RuntimeError, ValueError):  # It has gone with all groups of torch.distributed.
-            pass
+            return method(backend, *arguments)
+        except CommError:
+            raise
+        except RuntimeError as error:
+            limit = f"{backend.timeout.total_seconds():g} s"
+            raise CommError(f"[Comm.torch] another rank has failed, has ended, or is {limit} late; ranks with fewer "
+                            "batches than others need `with Join([ddp, kfac])` of torch.distributed.algorithms.join. "
+                            f"{error}") from error
+    return call
 
 
 class GlooBackend:
@@ -55,19 +94,30 @@ class GlooBackend:
     unequal blocks; the library asks for neither."""
 
     def __init__(self, group, ranks, timeout):
-        self.group, self.ranks, self.timeout = group, ranks, timeout
+        self._group, self.ranks, self.timeout = group, ranks, timeout  # `group`: a weak reference.
         self.rank, self.size = ranks.index(dist.get_rank()), len(ranks)
         # new_group() is a collective over all ranks of the job, so a part of them cannot be divided further.
         self.can_split = self.size == dist.get_world_size()
 
     def close(self):
-        _unused.append(self.group)
+        _unused.append(self._group)
 
+    @property
+    def group(self):
+        group = self._group()
+        if group is None:
+            raise CommError("[Comm.torch] torch.distributed has ended the group of this communicator, by "
+                            "destroy_process_group(); after init_process_group(), make another communicator, and "
+                            "detach() and attach() again")
+        return group
+
+    @_collective
     def all_reduce(self, address, count, dtype, maximum):
         if count > 0:
             op = dist.ReduceOp.MAX if maximum else dist.ReduceOp.SUM
             dist.all_reduce(_view(address, count, _DTYPES[dtype]), op=op, group=self.group)
 
+    @_collective
     def all_gather(self, source, target, size):
         if size > 0:
             blocks = _view(target, size * self.size, torch.uint8).split(size)
@@ -75,13 +125,16 @@ class GlooBackend:
             blocks = [blocks[self.ranks.index(rank)] for rank in sorted(self.ranks)]
             dist.all_gather(blocks, _view(source, size, torch.uint8), group=self.group)
 
+    @_collective
     def broadcast(self, address, size, root):
         if size > 0:
             dist.broadcast(_view(address, size, torch.uint8), src=self.ranks[root], group=self.group)
 
+    @_collective
     def barrier(self):
         dist.all_reduce(torch.zeros(1), group=self.group)
 
+    @_collective
     def split(self, color, key):
         mine = torch.tensor([color, key], dtype=torch.int64)
         pairs = [torch.zeros_like(mine) for _ in self.ranks]
@@ -117,7 +170,10 @@ def make(group=None, timeout=120.0):
     except RuntimeError as error:
         raise CommError(f"[Comm.torch] not all {len(everyone)} ranks of torch.distributed have called Comm.torch() "
                         f"within {timeout:g} s; those outside of `group` call it too") from error
-    return from_backend(GlooBackend(own, ranks, limit), timeout)
+    comm = from_backend(GlooBackend(own, ranks, limit), timeout)
+    if group is not None:
+        comm.group_of_caller = weakref.ref(group)
+    return comm
 
 
 def _in_group(group, rank):
