@@ -64,9 +64,13 @@ class Comm:
         from .torch import _distributed
         return _distributed.make_tcp(timeout)
 
+    group_of_caller = staticmethod(lambda: None)  # The group of torch.distributed that Comm.torch() got.
+
     def on_device(self, device):
         """A communicator for memory of a CUDA device, over this one; collective."""
-        return _make(library().dkfac_comm_on_device, self._handle, device)
+        found = _make(library().dkfac_comm_on_device, self._handle, device)
+        found.group_of_caller = self.group_of_caller
+        return found
 
     def abort(self, reason):
         """Makes pending and later calls raise CommError with the reason on every rank; not collective. For a rank that

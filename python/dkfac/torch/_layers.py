@@ -75,6 +75,11 @@ class Layer:
         """An input and an output gradient of zeros, which stand for samples that did not use the layer."""
         raise NotImplementedError
 
+    def without_rows(self, placeholder):
+        """The same of no samples."""
+        x, grad = placeholder
+        return x[:0], grad[:0]
+
 
 class LinearLayer(Layer):
     """A matrix [out, in] of a Linear or of an attention; `rows`: a part of its rows, used on its own."""
@@ -252,6 +257,10 @@ class NormLayer(Layer):
             return x, x, (self.weight.new_zeros(1), self.weight.new_ones(1))
         x = self.weight.new_zeros((1, 1, 1, channels) if self.nhwc else (1, channels, 1, 1))
         return x, x, (self.weight.new_zeros(channels), self.weight.new_ones(channels))
+
+    def without_rows(self, placeholder):
+        x, grad, (mean, inv_std) = placeholder
+        return x[:0], grad[:0], (mean[:0], inv_std[:0]) if self.over_channels else (mean, inv_std)
 
 
 class EmbeddingLayer(Layer):

@@ -12,6 +12,7 @@ from .._preconditioner import Preconditioner, curvature_options
 from . import _capture, _checks, _compiled, _copies, _messages, _state
 from ._distributed import default_comm, same_gradients
 from ._gradients import WIDE, Gradients
+from ._join import Joins
 from ._layers import Layer, LinearLayer, find_layers
 from ._progress import Progress
 from ._records import Records
@@ -22,7 +23,7 @@ from ._trained import Trained
 ALL_KINDS = (c.LINEAR, c.CONV2D, c.NORM, c.EMBEDDING)
 
 
-class ModelPreconditioner(Trained, Progress, Records, Reports, _state.Stateful):
+class ModelPreconditioner(Trained, Progress, Records, Reports, Joins, _state.Stateful):
     """Preconditions the gradients of a model in place; dkfac.torch.attach() describes the arguments. `owned`: returns
     {id: parameter} of those that the optimizer has; a layer that lacks one of them is left alone. Default: all."""
 
@@ -65,6 +66,8 @@ class ModelPreconditioner(Trained, Progress, Records, Reports, _state.Stateful):
         self.steps = 0
         self._compare_until = 8 if self.comm.size > 1 else 0  # Steps in which ranks compare their gradients.
         self._process = os.getpid()
+        self._ranks = self.comm.size  # That have data.
+        self._deferred = []    # (use, gradient) of a pass within Join.
         self._make = functools.partial(Preconditioner, self.comm, self.options, device_struct(self.device), graphs)
         self._make()  # Checks the options before any pass.
         self._preconditioner = None
@@ -94,6 +97,7 @@ class ModelPreconditioner(Trained, Progress, Records, Reports, _state.Stateful):
         if _compiled.makes_graph():
             return
         _checks.refuse_pass(model)
+        self._enter_joined(model)
         _checks.refuse_place(self.device, self._process, self._watched)
         self._follow()
         self._apply_settings()
@@ -218,11 +222,13 @@ class ModelPreconditioner(Trained, Progress, Records, Reports, _state.Stateful):
         if use.x._version != use.version:
             raise Error(f"[dkfac] the input of layer '{layer.name}' was changed in place before its backward pass; "
                         "change a copy of it")
+        grad = grad.detach() if grad.requires_grad else grad
+        if self._joining():
+            self._deferred.append((use, grad))
+            return
         if self._preconditioner is None:
             self._build()
-            if layer.reason is not None:
-                return
-        self._record(layer, use, grad.detach() if grad.requires_grad else grad)
+        self._record(layer, use, grad)
         use.x = use.moments = None
 
     def _note_weights(self):
@@ -302,11 +308,13 @@ class ModelPreconditioner(Trained, Progress, Records, Reports, _state.Stateful):
     def step(self, lr=None):
         """Preconditions the gradients in place; collective. Returns the report of the step. `lr`, for the KL clip: the
         rate of all parameters, or {id of a parameter: its rate}, where others have the rate 0."""
+        self._begin_step()
         due = self._due()
         if self._preconditioner is None:
             if self._pass is None:
                 raise Error(self._lacking(due))
             self._build()
+        self._record_deferred()
         pre, layers = self._preconditioner, self.curved()
         missed = next((layer for layer in layers if due and id(layer.weight) in self._missed), None)
         if missed is not None and id(missed.weight) in self._uncaught:

@@ -5,15 +5,17 @@ decay for all layers, reduces gradients which DistributedDataParallel has reduce
 that zero_grad() replaces. Groups, schedulers and state_dict() would have to be rebuilt above it.
 """
 import functools
+import weakref
 
 import torch
 
 from .._library import InvalidArgument, real
 from . import _checks, _state
+from ._join import JoinsWithin
 from ._model import ModelPreconditioner
 
 
-class KFAC(torch.optim.SGD):
+class KFAC(JoinsWithin, torch.optim.SGD):
     """SGD with momentum on gradients that are preconditioned by K-FAC, as one optimizer of a model.
 
     `params`: parameter groups of the model; default all. Other arguments are those of dkfac.torch.attach(). The state
@@ -28,6 +30,7 @@ class KFAC(torch.optim.SGD):
         self.preconditioner = ModelPreconditioner(
             model, damping=damping, statistics_interval=statistics_interval, inverse_interval=inverse_interval,
             owned=functools.partial(_checks.owned_by, self), **options)
+        self.preconditioner.optimizer = weakref.proxy(self)
 
     @torch.no_grad()
     def step(self, closure=None):

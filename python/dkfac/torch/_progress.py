@@ -23,6 +23,8 @@ class Progress:
     def _lacking(self, due):
         """What this rank lacks for a step, as a sentence; None where its gradients are of a pass since the last one.
         None is missing where no layer with curvature is trained, or where the passes used other parameters alone."""
+        if self._without_data:
+            return None
         if self._pass is None and (due or not self._passed_by):
             return ("[dkfac] step() needs a backward pass, and no forward pass of the attached module in training "
                     "mode, with gradients enabled, was seen since the last one; " + _messages.call_advice(self.model))

@@ -12,6 +12,8 @@ class Records:
     # --- of a pass ----------------------------------------------------------------------------------------------------
 
     def _record(self, layer, use, grad):
+        if layer.reason is not None:
+            return
         self._supersede(layer, use.of)
         if layer.records >= self.accumulation_steps:
             raise Error(_messages.too_many_passes(layer, self.accumulation_steps))
@@ -32,7 +34,7 @@ class Records:
         n, also where the rows of the layer are not those of the samples. A is a mean over rows."""
         pre, rows = self._preconditioner, grad.shape[0]
         samples = batch if batch and self.scaling is None else rows
-        passes, ranks = self.accumulation_steps, self.comm.size
+        passes, ranks = self.accumulation_steps, self._ranks
         all_samples = max(1, samples * passes)
         of_a, of_g = 1, 1 / all_samples if self.loss_reduction == "mean" else 1
         if self.scaling is not None:
@@ -99,7 +101,8 @@ class Records:
             layer.valid = layer.valid and layer.module.training
             layer.idle = layer.idle or not layer.weight.requires_grad
         while layer.records < self.accumulation_steps:
-            self._send(layer, *layer.placeholder())
+            nothing = layer.placeholder()
+            self._send(layer, *(layer.without_rows(nothing) if self._without_data else nothing))
 
     def _end_step(self):
         _capture.deactivate(self)
@@ -107,3 +110,4 @@ class Records:
             layer.records = 0
         self._pass, self._inside, self._superseding, self._missed = None, False, None, {}
         self._begun = self._passed_by = False
+        self._ranks, self._deferred = self.comm.size, []
