@@ -43,6 +43,11 @@ says optional.log "DKFAC_BUILD_NN=OFF"
 mv "$work/dkfac_nnTargets.cmake" "$nn_targets"
 refused dependency CXX 'set(CMAKE_DISABLE_FIND_PACKAGE_ZLIB ON)
 find_package(dkfac CONFIG REQUIRED COMPONENTS data)' "component data: its dependency ZLIB was not found"
+for library in JPEG PNG; do
+  grep -qE "dkfac_find\(data \"(1|TRUE|ON)\" $library\)" "$(find "$work/moved" -name dkfacConfig.cmake)" || continue
+  refused "data_$library" CXX "set(CMAKE_DISABLE_FIND_PACKAGE_$library ON)
+find_package(dkfac CONFIG REQUIRED COMPONENTS data)" "component data: its dependency $library was not found"
+done
 
 echo "== a compiler below C++20"
 for header in dkfac/optim/optimizer.h dkfac/comm/launch.h; do
