@@ -1,8 +1,10 @@
 """Helpers of the tests: one preconditioned step, and explicit Fisher matrices from autograd."""
+import contextlib
 import os
 import pathlib
 import subprocess
 import sys
+import warnings
 
 import torch
 
@@ -19,6 +21,16 @@ def tree():
 
 def grads_of(model):
     return {name: p.grad.detach().clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+@contextlib.contextmanager
+def told():
+    """A list of the warnings of dkfac within."""
+    texts = []
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        yield texts
+    texts += [str(w.message) for w in found if "[dkfac]" in str(w.message)]
 
 
 def precondition(model, loss, optimizer=None, **options):

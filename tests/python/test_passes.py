@@ -255,24 +255,29 @@ class Uncaught(nn.Module):
         super().__init__()
         self.first, self.second = nn.Linear(4, 5), nn.Linear(5, 3)
 
-    def forward(self, x, caught=False):
+    def forward(self, x, caught=False, used=True):
         x = torch.tanh(self.first(x))
+        if not used:
+            return x
         return self.second(x) if caught else x @ self.second.weight.t() + self.second.bias
 
 
-def test_a_layer_with_a_gradient_whose_uses_are_not_seen_is_refused():
+def test_a_layer_with_a_gradient_whose_uses_are_not_seen_is_left_alone_by_the_first_step_and_refused_by_others():
     (x, y), model = batch(), Uncaught()
     model, optimizer, kfac = attached(model)
     loss_of(model, x, y).backward()
-    with pytest.raises(dkfac.Error, match="layer 'second' has a gradient.*skip_layers"):
+    raw = model.second.weight.grad.clone()
+    with pytest.warns(UserWarning, match="layer 'second'.*skip_layers"):
         optimizer.step()
+    assert list(kfac.reasons()) == ["second"] and torch.equal(raw, model.second.weight.grad)
     kfac.detach()
     assert not model.second.weight._backward_hooks
-    optimizer.zero_grad()
-    kfac = dkfac.attach(model, optimizer, skip_layers="second")
-    loss_of(model, x, y).backward()
+    model, optimizer, kfac = attached(Uncaught())
+    model(x, used=False).sum().backward()
     optimizer.step()
-    assert kfac.last_report.updated
+    loss_of(model, x, y).backward()
+    with pytest.raises(dkfac.Error, match="layer 'second' has a gradient.*skip_layers"):
+        optimizer.step()
 
 
 def test_unseen_uses_in_paused_passes_and_after_seen_ones_are_allowed():

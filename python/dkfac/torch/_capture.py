@@ -22,7 +22,7 @@ FUNCTIONS = {"linear": (F, 1), "conv1d": (F, 1), "conv2d": (F, 1), "batch_norm":
 
 _lock = threading.Lock()
 _users = []      # (weak reference to a tracker, {id of a weight: layer}) of those that are active; never changed in place.
-_originals = {}  # name: the function that was replaced.
+_originals = {}  # (module, name): the function that was replaced.
 _nested = threading.local()  # Whether a wrapper runs on this thread: another library may have wrapped ours again.
 
 
@@ -44,7 +44,7 @@ def _users_of(weight):
 
 
 @functools.lru_cache(maxsize=64)
-def _wrap(name, original, position):
+def _wrap(original, name, position):
     normalizes = name == "batch_norm"
 
     @functools.wraps(original)
@@ -69,6 +69,25 @@ def _wrap(name, original, position):
     return function
 
 
+@functools.lru_cache(maxsize=8)
+def _wrap_backward(original):
+    @functools.wraps(original)
+    def backward(tensors, *args, **kwargs):
+        tensors = (tensors,) if isinstance(tensors, torch.Tensor) else tuple(tensors)
+        for reference, _ in _users:
+            tracker = reference()
+            if tracker is not None:
+                tracker.backward_begins(tensors)
+        return original(tensors, *args, **kwargs)
+    backward._dkfac_original = original
+    return backward
+
+
+def _replace(module, name, wrap):
+    _originals[module, name] = getattr(module, name)
+    setattr(module, name, wrap(_originals[module, name]))
+
+
 def _active():
     """The entries of _users whose trackers are alive."""
     return [entry for entry in _users if entry[0]() is not None]
@@ -83,8 +102,8 @@ def activate(tracker, layers):
             return
         if not _originals:
             for name, (module, position) in FUNCTIONS.items():
-                _originals[name] = getattr(module, name)
-                setattr(module, name, _wrap(name, _originals[name], position))
+                _replace(module, name, functools.partial(_wrap, name=name, position=position))
+            _replace(torch.autograd, "backward", _wrap_backward)  # Tensor.backward() and checkpoints call it by name.
         _users = alive + [(weakref.ref(tracker), layers)]
 
 
@@ -93,8 +112,7 @@ def deactivate(tracker):
     with _lock:
         _users = [entry for entry in _active() if entry[0]() is not tracker]
         if not _users:
-            for name, original in _originals.items():
-                module = FUNCTIONS[name][0]
+            for (module, name), original in _originals.items():
                 if getattr(getattr(module, name), "_dkfac_original", None) is original:
                     setattr(module, name, original)
             _originals.clear()
@@ -124,11 +142,12 @@ def release(tracker):
 class Pass:
     """A forward pass of the model in training mode. Its backward pass may come after other passes have begun."""
 
-    __slots__ = ("number", "batch", "loss_scale", "uses")
+    __slots__ = ("number", "batch", "loss_scale", "uses", "backward")
 
     def __init__(self, number, batch, loss_scale):
         self.number, self.batch, self.loss_scale = number, batch, loss_scale  # `batch`: its samples.
         self.uses = {}  # layer -> its uses; (layer, "parts") -> {rows: layer}.
+        self.backward = False  # Its backward pass has begun.
 
 
 def results(out):

@@ -198,23 +198,42 @@ def make_tcp(timeout=120.0):
     return Comm.tcp(dist.get_rank(), dist.get_world_size(), host, port, timeout)
 
 
+def _meeting_place(comm, device):
+    """Where tensors of all ranks of `comm` meet in the default group of torch.distributed, whose calls no other thread
+    makes within a step; None where it has other ranks, or no memory of this device."""
+    if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() == comm.size):
+        return None
+    backend = dist.get_backend()
+    if "gloo" in backend or backend == "undefined":  # The latter has gloo for the host.
+        return torch.device("cpu")
+    return device if backend == "nccl" and device.type == "cuda" else None
+
+
+def summed(comm, values, device):
+    """Sums over the ranks of a tensor on the host, or None where torch.distributed cannot compute them; collective."""
+    if comm.size == 1:
+        return values
+    place = _meeting_place(comm, device)
+    if place is None:
+        return None
+    values = values.to(place)
+    dist.all_reduce(values)
+    return values.cpu()
+
+
 def same_gradients(comm, layers, device):
     """Raises on all ranks where gradients differ between them: without DistributedDataParallel each layer would get
     the local gradient of one rank. Compares a few elements of the first and the last layers; returns whether that told
-    anything. Collective over torch.distributed, by its default group, whose calls no other thread makes now; a `comm`
-    of other ranks is not checked."""
-    if comm.size == 1 or not (dist.is_available() and dist.is_initialized() and dist.get_world_size() == comm.size):
-        return True
-    backend = dist.get_backend()
-    host = "gloo" in backend or backend == "undefined"  # The latter has gloo for the host.
-    if not host and (backend != "nccl" or device.type != "cuda"):
+    anything. Collective; a `comm` of other ranks than torch.distributed is not checked."""
+    place = None if comm.size == 1 else _meeting_place(comm, device)
+    if place is None:
         return True
     chosen = layers[:2] + layers[2:][-2:]
     values = torch.cat([torch.zeros(1, dtype=torch.float64), *map(_some_elements, chosen)])
     strange = not bool(torch.isfinite(values).all())  # The step itself is to find that.
     values = torch.zeros_like(values) if strange else values
     both = torch.cat([values, -values, torch.tensor([float(strange)], dtype=torch.float64)])
-    both = both.to("cpu" if host else device)
+    both = both.to(place)
     dist.all_reduce(both, op=dist.ReduceOp.MAX)
     most, least = both[:-1].cpu().chunk(2)
     spread, size = float((most + least).max()), float(torch.maximum(most, least).max())

@@ -70,7 +70,7 @@ class Gradients:
         self.release()
         self.unseen = [p.grad for p in self.others(self.known) if p.grad is not None]
         for layer, parts in self.entries:
-            used = everywhere or layer.valid
+            used = (everywhere or layer.valid) and layer.left is None
             for struct, find, parameter, count in parts:
                 grad = find()
                 if not used and grad is not None:

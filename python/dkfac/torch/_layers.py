@@ -45,6 +45,7 @@ class Layer:
     def __init__(self, name, module, weight, bias):
         self.name, self.module, self.weight, self.bias = name, module, weight, bias
         self.reason = None
+        self.left = None      # Why its gradient is left as it is from some step on; its factors stay in the library.
         self.id = None
         self.records = 0      # In this step.
         self.valid = False    # It has been recorded, and not been put into eval mode since.
@@ -53,6 +54,10 @@ class Layer:
 
     def parameters(self):
         return [p for p in (self.weight, self.bias) if p is not None]
+
+    def leave(self, reason):
+        for layer in (self, *getattr(self, "parts", {}).values()):
+            layer.left, layer.valid = reason, False
 
     def learn(self, x, out):
         """Fixes what the first use of the layer decides."""

@@ -108,13 +108,16 @@ class ModelPreconditioner(Trained, Progress, Records, Reports, Joins, _state.Sta
             self._superseding = None
         elif self._superseding is None:
             self._superseding = self._pass_count
-        if self._due():
+        due = self._due()
+        self._consistency.begin(due, self._pass.loss_scale)
+        if due:
             _capture.activate(self, self._by_weight)
 
     def _leave(self, model, args, out):
         if self._inside:
-            one = self._pass
-            for tensor in _capture.results(out):
+            one, results = self._pass, _capture.results(out)
+            self._unrecorded(self._consistency.search(results, whole=False))
+            for tensor in results:
                 tensor.register_hook(lambda grad: self._return_to(one))
         self._inside = False
 
@@ -123,6 +126,7 @@ class ModelPreconditioner(Trained, Progress, Records, Reports, Joins, _state.Sta
         self._begun = True
         if self._pass is not None:
             self._pass = one
+            one.backward = True
 
     def _due(self):
         return self._preconditioner is None or self._preconditioner.wants_statistics()
@@ -144,8 +148,8 @@ class ModelPreconditioner(Trained, Progress, Records, Reports, Joins, _state.Sta
 
     def used(self, function, layer, x, weight, out, moments=None):
         """A function of torch has used the weight of a layer, and computed these moments of its input."""
-        if (self._paused or layer.reason is not None or not layer.module.training or not out.requires_grad
-                or self._pass is None):
+        if (self._paused or layer.reason is not None or layer.left is not None or not layer.module.training
+                or not out.requires_grad or self._pass is None):
             return
         _compiled.refuse(f"layer '{layer.name}'")
         if moments is not None and moments[0].numel() == 0 and x.numel() > 0:
@@ -160,7 +164,7 @@ class ModelPreconditioner(Trained, Progress, Records, Reports, Joins, _state.Sta
         elif self._pass.uses.get((layer, "parts")):
             return self._give_up(layer, "its weight is used as a whole and in parts")
         count = self._pass.uses.get(part, 0) + 1
-        duplicate = count > 1 and not self._inside
+        duplicate = count > 1 and not self._inside and self._pass.backward
         if not duplicate:
             self._pass.uses[part] = count
             if count > 1:
@@ -169,8 +173,10 @@ class ModelPreconditioner(Trained, Progress, Records, Reports, Joins, _state.Sta
             part.learn(x, out)
         if part.kind == c.NORM and (moments is None or moments[0].dtype not in WIDE):
             moments = part.moments(x)
+        self._consistency.mark(out, x)
         use = _capture.Use(part, x, moments, self._pass, duplicate)
-        out.register_hook(lambda grad: self._arrived(use, grad))
+        index = out.output_nr  # Hooks of the node run after those of `out`, by which users may change the gradient.
+        out.grad_fn.register_prehook(lambda grads: self._arrived(use, grads[index]))
 
     def _part(self, layer, weight):
         """The layer of some rows of a weight: attention with different queries and keys uses them on their own."""
@@ -210,7 +216,11 @@ class ModelPreconditioner(Trained, Progress, Records, Reports, Joins, _state.Sta
         """The gradient of the output of a layer is final."""
         layer = use.layer
         # A function may return None for its input; without hooks, this is detached.
-        if grad is None or self._paused or layer.reason is not None or not self._hooks:
+        if grad is None or self._paused or not self._hooks:
+            return
+        if layer.reason is not None or layer.left is not None:
+            return self._consistency.arrived(use, grad)
+        if use.duplicate and not use.arrived and self._consistency.note(layer, "it is used several times in one pass"):
             return
         if use.arrived or use.duplicate:
             raise Error(_messages.twice(use))
@@ -223,6 +233,7 @@ class ModelPreconditioner(Trained, Progress, Records, Reports, Joins, _state.Sta
             raise Error(f"[dkfac] the input of layer '{layer.name}' was changed in place before its backward pass; "
                         "change a copy of it")
         grad = grad.detach() if grad.requires_grad else grad
+        self._consistency.arrived(use, grad)
         if self._joining():
             self._deferred.append((use, grad))
             return
@@ -303,23 +314,21 @@ class ModelPreconditioner(Trained, Progress, Records, Reports, Joins, _state.Sta
     # --- step ---------------------------------------------------------------------------------------------------------
 
     def curved(self):
-        return [layer for layer in self.layers if layer.reason is None]
+        return [layer for layer in self.layers if layer.reason is None and layer.left is None]
 
     def step(self, lr=None):
         """Preconditions the gradients in place; collective. Returns the report of the step. `lr`, for the KL clip: the
         rate of all parameters, or {id of a parameter: its rate}, where others have the rate 0."""
         self._begin_step()
         due = self._due()
+        if due:
+            self._find_missed()
         if self._preconditioner is None:
             if self._pass is None:
                 raise Error(self._lacking(due))
             self._build()
         self._record_deferred()
         pre, layers = self._preconditioner, self.curved()
-        missed = next((layer for layer in layers if due and id(layer.weight) in self._missed), None)
-        if missed is not None and id(missed.weight) in self._uncaught:
-            raise Error(f"[dkfac] layer '{missed.name}' has a gradient, but no use of its weight by torch.nn."
-                        f"functional.{missed.function}() was seen; name it in skip_layers")
         if due:
             self._refuse_removed()
             for layer in layers:
@@ -328,9 +337,11 @@ class ModelPreconditioner(Trained, Progress, Records, Reports, Joins, _state.Sta
         if lacking is not None and self.comm.size == 1:
             raise Error(lacking)
         undo = self._begin_without_pass() if lacking is not None else None
-        for layer in layers if due else ():
-            if layer.records < self.accumulation_steps:
-                self._fill(layer)
+        if due:
+            for layer in self.layers:
+                if layer.reason is None:
+                    self._fill(layer)
+            self._consistency.check(self)
         if self._applied["damping"] != self.settings["damping"]:
             pre.set_curvature(**dict(self._applied, damping=self.settings["damping"]))
             self._applied["damping"] = self.settings["damping"]
@@ -360,10 +371,12 @@ class ModelPreconditioner(Trained, Progress, Records, Reports, Joins, _state.Sta
     def paused(self):
         """Passes within are not recorded, e.g. those of a gradient penalty."""
         self._paused += 1
+        self._consistency.pause(1)
         try:
             yield
         finally:
             self._paused -= 1
+            self._consistency.pause(-1)
 
     def detach(self):
         """Removes all hooks; the model is as before."""
@@ -372,5 +385,6 @@ class ModelPreconditioner(Trained, Progress, Records, Reports, Joins, _state.Sta
         _copies.leave(self.model)
         self._forget_notes()
         self._hooks = []
+        self._consistency.end()
         _capture.deactivate(self)
         _capture.release(self)

@@ -2,6 +2,7 @@
 from .. import _structs as c
 from .._library import Error, InvalidArgument
 from . import _capture, _messages
+from ._consistency import UNRECORDED
 from ._gradients import any_nonzero
 from ._tensors import tensor_struct
 
@@ -82,6 +83,7 @@ class Records:
             self._preconditioner.step(None, lr=1.0, reject=True)  # A KL clip wants a rate, also here.
         for layer in self.layers:
             layer.records = 0
+        self._consistency.restart()
 
     def reset_batch(self):
         """Drops the records made since the last step; collective where any were made."""
@@ -89,6 +91,32 @@ class Records:
         self._end_step()
 
     # --- of a step ----------------------------------------------------------------------------------------------------
+
+    def backward_begins(self, tensors):
+        """torch.autograd.backward() is called, of this model's loss or of something else."""
+        if self._paused:
+            return
+        if self._pass is not None:
+            self._pass.backward = True
+        self._unrecorded(self._consistency.search(tensors, whole=True))
+
+    def _unrecorded(self, found):
+        """Layers have uses that are not recorded, {layer: reason}. Once layers are registered, the step decides."""
+        if self._preconditioner is None:
+            for layer, reason in found.items():
+                self._give_up(layer, reason)
+
+    def _find_missed(self):
+        """Finds layers whose weights got gradients, though no use of them was caught so far."""
+        for layer in self.curved():
+            key = id(layer.weight)
+            if key not in self._missed or key not in self._uncaught:
+                continue
+            found = self._consistency.note(layer, UNRECORDED)
+            self._unrecorded(found)
+            if not found:
+                raise Error(f"[dkfac] layer '{layer.name}' has a gradient, but no use of its weight by torch.nn."
+                            f"functional.{layer.function}() was seen; name it in skip_layers")
 
     def _fill(self, layer):
         """Completes the records of a layer that some passes of the step did not use, with samples of zeros."""
@@ -106,6 +134,7 @@ class Records:
 
     def _end_step(self):
         _capture.deactivate(self)
+        self._consistency.end()
         for layer in self.layers:
             layer.records = 0
         self._pass, self._inside, self._superseding, self._missed = None, False, None, {}

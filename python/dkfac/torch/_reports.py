@@ -13,12 +13,13 @@ class Reports:
             text = self._preconditioner.describe()
         else:
             text = "\n".join(f"{layer.name}: {layer.reason or 'K-FAC'}" for layer in self.layers)
-        return "\n".join([text, *(f"{name}: {reason}" for name, reason in self._without_layer().items())])
+        left = {layer.name: layer.left for layer in self.layers if layer.left is not None}
+        return "\n".join([text, *(f"{name}: {reason}" for name, reason in {**left, **self._without_layer()}.items())])
 
     def reasons(self):
         """{name: reason} of the parameters that get the first-order update."""
-        return {**{layer.name: layer.reason for layer in self.layers if layer.reason is not None},
-                **self._without_layer()}
+        return {**{layer.name: layer.reason or layer.left for layer in self.layers
+                   if layer.reason is not None or layer.left is not None}, **self._without_layer()}
 
     def factors(self, name):
         """Copies of what this rank holds of a layer's curvature: {"a_average": tensor, ...}."""

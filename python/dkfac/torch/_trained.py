@@ -3,6 +3,7 @@ import warnings
 
 from .._library import Error, InvalidArgument
 from . import _capture, _checks
+from ._consistency import Consistency
 
 
 def _named(model):
@@ -34,6 +35,7 @@ class Trained:
                                   "first")
         self.layers, self._watched = layers, watched
         self._by_weight = {id(layer.weight): layer for layer in watched}
+        self._consistency = Consistency(watched)
         self._known = {id(p): p for p in self.model.parameters()
                        if p.requires_grad and (owned is None or id(p) in owned)}
         self._note_weights()
@@ -59,6 +61,7 @@ class Trained:
         _checks.refuse_model(self.model)
         _capture.deactivate(self)
         self._forget_notes()
+        self._consistency.end()
         self._watch()
         if self._preconditioner is not None:
             self._preconditioner = None

@@ -1,0 +1,212 @@
+"""Whether what is recorded of a layer is all that makes its gradient: on the first step with statistics, and rarely
+after it.
+
+- The graph of autograd has no use of a weight but those that were recorded.
+- The sum of dy^T x over the records of a backward pass is the gradient that this pass gives a parameter, before hooks
+  of the user, the average over ranks, clipping and the division by a loss scale.
+- The gradient at the step is that of the passes, but for what a user may do to it (_scales).
+"""
+import functools
+import sys
+import warnings
+
+import torch
+
+from . import _capture, _graph, _sums
+from ._distributed import summed
+from ._scales import Samples, dense
+
+INTERVAL = 100  # Steps with statistics from one check to the next.
+UNRECORDED = "its weight has a use that is not recorded"
+
+
+def _first(parameter, handle):
+    """Lets a hook run before all others of the parameter."""
+    hooks = parameter._backward_hooks
+    mine, others = hooks.pop(handle.id), list(hooks.items())
+    hooks.clear()
+    hooks[handle.id] = mine
+    hooks.update(others)
+
+
+def _level_of_caller():
+    """The stack level, for a warning of the function that calls this, of the first frame outside of dkfac and torch."""
+    frame, level = sys._getframe(2), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] in ("dkfac", "torch"):
+        frame, level = frame.f_back, level + 1
+    return level
+
+
+class Consistency:
+    """The checks of a ModelPreconditioner on its layers."""
+
+    def __init__(self, layers):
+        self.layers = layers
+        self.owners = {id(p): layer for layer in layers for p in layer.parameters()}
+        self.samples = Samples(layers)
+        self.turn = 0         # Steps with statistics before this one.
+        self.told = set()
+        self.hooks = []
+        self.active = False   # The passes of this step are checked.
+        self.paused = 0
+        self.end()
+
+    # --- passes of a step ---------------------------------------------------------------------------------------------
+
+    def begin(self, due, scale):
+        """A forward pass begins, with this loss scale."""
+        self.active = due and self.turn % INTERVAL == 0
+        self.scale, self.traced, self.interrupted = scale, False, False
+        if self.active and not self.hooks:
+            self._watch()
+
+    def restart(self):
+        """The passes before are given up."""
+        self.sums, self.compared = {}, {}  # By id of a parameter.
+        self.samples.clear()
+
+    def end(self):
+        """The step has ended."""
+        for hook in self.hooks:
+            hook.remove()
+        self.hooks = []
+        self.found = {}         # layer: reason why its records do not make its gradient.
+        self.penalised = set()  # Ids of parameters.
+        self.active = False
+        self.mixed = self.interrupted = False  # Passes were paused in this step, and since the last one has begun.
+        self.traced = False     # Uses were looked for in the whole graph of a loss.
+        self.restart()
+
+    def pause(self, by):
+        self.paused += by
+        self.mixed = self.interrupted = True
+
+    def _watch(self):
+        for layer in self.layers:
+            for p in layer.parameters() if layer.reason is None else ():
+                if p.requires_grad:
+                    handle = p.register_hook(functools.partial(_capture.Hook(self, "_compare"), id(p)))
+                    _first(p, handle)
+                    self.hooks.append(handle)
+        for layer in self.samples.layers:
+            if layer.weight.requires_grad:
+                keep = functools.partial(_capture.Hook(self, "_keep"), id(layer.weight))
+                self.hooks.append(layer.weight.register_hook(keep))
+
+    def mark(self, out, x):
+        """A use is recorded."""
+        if self.active:
+            _graph.mark(out, x, id(self))
+
+    def note(self, layer, reason):
+        """In the first step, a layer is found to have uses that are not recorded. Returns {layer: reason}; later {}."""
+        if not self.active or self.turn > 0:
+            return {}
+        layer = self.owners[id(layer.weight)]
+        return {layer: self.found.setdefault(layer, reason)}
+
+    def search(self, tensors, whole):
+        """Looks for uses in the graph of a model's results, or the whole one of a loss. Returns {layer: reason}
+        of those with others than were recorded."""
+        roots = [t.grad_fn for t in tensors if isinstance(t, torch.Tensor) and t.grad_fn is not None]
+        if not self.active or not roots or (self.mixed if whole else self.interrupted):
+            return {}
+        uses, penalties, met = _graph.search(roots, id(self), self.owners)
+        if not met:
+            return {}
+        self.traced = self.traced or whole
+        self.penalised |= penalties
+        found = {}
+        for key, operation in uses.items():
+            layer = self.owners[key]
+            if key == id(layer.weight) and layer.reason is None and layer.left is None and layer.module.training:
+                found[layer] = f"{UNRECORDED} ({operation})"
+        self.found.update(found)
+        return found
+
+    def arrived(self, use, grad):
+        """The output gradient of a use has arrived."""
+        layer, owner = use.layer, self.owners[id(use.layer.weight)]
+        closed = (owner.reason is not None or owner.left is not None) and owner not in self.found
+        if not self.active or closed or use.x._version != use.version or grad.numel() == 0:
+            return
+        weight, bias = _sums.of_record(layer, use.x, grad, use.moments)
+        for parameter, one in ((layer.weight, weight), (layer.bias, bias)):
+            if one is not None:
+                one.placed(parameter, getattr(layer, "rows", None))
+                known = self.sums.setdefault(id(parameter), one)
+                if known is not one:
+                    known.add(one)
+
+    def _compare(self, key, grad):
+        """A parameter gets a gradient, before any hook of the user."""
+        one = self.sums.pop(key, None)
+        if self.paused or not dense(grad):
+            return
+        found = self.owners[key] in self.found
+        if found or (one is not None and self.traced and not self.mixed and key not in self.penalised):
+            compared = _sums.Comparison(grad, one)
+            if found or compared.differs():
+                self.compared[key] = compared
+
+    def _keep(self, key, grad):
+        """A weight gets a gradient, after all hooks of the user."""
+        if not self.paused and dense(grad):
+            self.samples.add(key, grad, self.scale)
+
+    # --- the step -----------------------------------------------------------------------------------------------------
+
+    def check(self, kfac):
+        """Before gradients are preconditioned; collective. Layers with more uses than were recorded keep their
+        gradients from now on, those of another difference where the first step shows it; later ones are told alone."""
+        if self.turn % INTERVAL == 0:
+            differing = self._differing()
+            wrong = {*self.found, *(differing if self.turn == 0 else ())}
+            flags = torch.tensor([float(layer in wrong) for layer in self.layers], dtype=torch.float64)
+            totals = summed(kfac.comm, torch.cat([flags, *self.samples.of_passes()]), kfac.device)
+            if totals is not None:  # The ranks have to agree.
+                for layer, flag in zip(self.layers, totals):
+                    if flag > 0 and layer.reason is None:
+                        layer.leave(self.found.get(layer, "its gradient is not that of its records"))
+                totals = totals[len(flags):]
+            self._tell(differing)
+            text = self.samples.scale_that_is_wrong(kfac, None if self.mixed else totals)
+            if text is not None:
+                self._warn("scale", text)
+        self.turn += 1
+
+    def _differing(self):
+        """{layer: (name of the parameter, Comparison)} of those whose gradients are not those of their records."""
+        differing = {}
+        for key, compared in self.compared.items():
+            layer = self.owners[key]
+            if layer not in self.found and layer.reason is None and layer.left is None:
+                if key == id(layer.weight):
+                    differing[layer] = "weight", compared
+                else:
+                    differing.setdefault(layer, ("bias", compared))
+        return differing
+
+    def _tell(self, differing):
+        texts = {}
+        for layer, reason in self.found.items():
+            one = self.compared.get(id(layer.weight))
+            norms = "" if one is None else (f": the gradient has the norm {one.gradient:.3g}, the sum over its records "
+                                            f"{one.records:.3g}")
+            texts[layer] = (f"{reason}{norms}; apply the weight once in a pass, by torch.nn.functional."
+                            f"{layer.function}(), or name the layer in skip_layers")
+        for layer, (name, one) in differing.items():
+            texts[layer] = (f"the gradient of its {name} has the norm {one.gradient:.3g}, the sum over its records "
+                            f"{one.records:.3g}, their difference {one.difference:.3g}: through a use that is not "
+                            "recorded, a backward pass within the loss, or a hook that changes gradients within it; "
+                            "name the layer in skip_layers")
+        for layer, text in texts.items():
+            kept = layer.reason is not None or layer.left is not None
+            end = "its gradient is left as it is" if kept else "its curvature is not that of the loss"
+            self._warn(layer, f"layer '{layer.name}': {text}; {end}")
+
+    def _warn(self, what, text):
+        if what not in self.told:
+            self.told.add(what)
+            warnings.warn(f"[dkfac] {text}", stacklevel=_level_of_caller())
+
