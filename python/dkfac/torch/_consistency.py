@@ -100,9 +100,9 @@ class Consistency:
 
     def note(self, layer, reason):
         """In the first step, a layer is found to have uses that are not recorded. Returns {layer: reason}; later {}."""
-        if not self.active or self.turn > 0:
+        layer = self.owners.get(id(layer.weight))
+        if not self.active or self.turn > 0 or layer is None:
             return {}
-        layer = self.owners[id(layer.weight)]
         return {layer: self.found.setdefault(layer, reason)}
 
     def search(self, tensors, whole):
@@ -126,9 +126,10 @@ class Consistency:
 
     def arrived(self, use, grad):
         """The output gradient of a use has arrived."""
-        layer, owner = use.layer, self.owners[id(use.layer.weight)]
-        closed = (owner.reason is not None or owner.left is not None) and owner not in self.found
-        if not self.active or closed or use.x._version != use.version or grad.numel() == 0:
+        layer, owner = use.layer, self.owners.get(id(use.layer.weight))
+        if not self.active or owner is None or use.x._version != use.version or grad.numel() == 0:
+            return
+        if (owner.reason is not None or owner.left is not None) and owner not in self.found:
             return
         weight, bias = _sums.of_record(layer, use.x, grad, use.moments)
         for parameter, one in ((layer.weight, weight), (layer.bias, bias)):
