@@ -61,8 +61,9 @@ def test_tied_weights_keep_their_gradient_however_they_are_applied(tie):
         results.append(found)
     assert ("not recorded" in kfac.reasons()["table"]) == (tie != "linear")
     if tie != "linear":
+        norm = float(raw["table.weight"].norm())
         assert len(texts) == 1 and "layer 'table'" in texts[0] and "skip_layers" in texts[0]
-        assert f"the gradient has the norm {float(raw['table.weight'].norm()):.3g}, the sum over its records" in texts[0]
+        assert f"the gradient has the norm {norm:.3g}, the sum over its records" in texts[0]
     for name in results[0]:  # Products in other orders: 64 n eps of 4 terms, 6 rows.
         assert torch.allclose(results[0][name], results[1][name], rtol=0,
                               atol=64 * 24 * EPS * float(results[0][name].norm()))
@@ -249,7 +250,9 @@ def test_a_gradient_that_is_not_that_of_the_records_is_told_with_both_norms():
             return out.pow(2).mean()
 
         def forward(x, inner=model.forward):
-            with torch.autograd.graph.saved_tensors_hooks(lambda t: factor * t if t.shape == x.shape else t, lambda t: t):
+            def pack(t):
+                return factor * t if t.shape == x.shape else t
+            with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
                 return inner(x)
         model.forward = forward
         raw, found, kfac, texts = step(model, x, loss)

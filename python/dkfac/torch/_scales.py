@@ -74,7 +74,8 @@ class Samples:
         if not ratio > 0:  # Also NaN.
             return None
         if (scaled and ratio < 0.75) or (proportional and ratio < 0.75 and _is_round(ratio)):
-            return _scaled(f"the gradients of the step are 1/{1 / ratio:.6g} of those of its backward passes{shown}", kfac)
+            return _scaled(f"the gradients of the step are 1/{1 / ratio:.6g} of those of its backward passes{shown}",
+                           kfac)
         if proportional and ranks > 1 and abs(ratio / ranks - 1) < 1e-3 and kfac.loss_reduction == "mean":
             return (f"the gradients of the step are {ranks} times the mean over the ranks of those of the backward "
                     f"passes{shown}, which is their sum: where the loss of a rank is divided by the samples of all "
@@ -100,6 +101,6 @@ def _is_round(ratio):
 
 def _scaled(fact, kfac):
     whose = "K-FAC was not told of" if kfac.grad_scaler is None else "grad_scaler does not tell of"
-    return (f"{fact}, as after the division by a loss scale that {whose}: its curvature is then too large by the square "
-            "of it; pass grad_scaler=, the GradScaler or a callable that returns the scale; where gradients are divided "
-            "by the number of passes instead, divide the loss")
+    return (f"{fact}, as after the division by a loss scale that {whose}: its curvature is then too large by the "
+            "square of it; pass grad_scaler=, the GradScaler or a callable that returns the scale; where gradients are "
+            "divided by the number of passes instead, divide the loss")

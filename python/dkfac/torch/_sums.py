@@ -32,8 +32,8 @@ def _over_rows(grad, channels):
 
 @torch.no_grad()
 def of_record(layer, x, grad, moments):
-    """Sums of the weight, in its shape or that of the layer's rows of it, and of the bias, or None. Both are f64, or f32
-    where neither argument is wider."""
+    """Sums of the weight, in its shape or that of the layer's rows of it, and of the bias, or None. Both are f64, or
+    f32 where neither argument is wider."""
     exact = grad.detach().to(torch.float64 if torch.float64 in (x.dtype, grad.dtype) else torch.float32)
     eps = max(torch.finfo(t.dtype).eps for t in (x, grad) if t.is_floating_point())
     size, out = float(exact.norm()), grad.shape[-1]
