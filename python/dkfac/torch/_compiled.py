@@ -45,5 +45,6 @@ def refuse_module(module):
 
 
 def makes_graph():
-    fx = getattr(sys.modules.get("torch.fx._symbolic_trace"), "is_fx_tracing", bool)
+    tracer = sys.modules.get("torch.fx._symbolic_trace")  # The older name of the function prints a warning by now.
+    fx = getattr(tracer, "is_fx_symbolic_tracing", getattr(tracer, "is_fx_tracing", bool))
     return torch.jit.is_tracing() or _state("is_exporting") or fx()

@@ -33,8 +33,10 @@ def superseded(layer, limit):
             "or a gradient penalty, run it in `with kfac.paused():`")
 
 
-def call_advice(model):
-    """Which module to attach to, where the attached one was not called."""
+def call_advice(model, called):
+    """What to call, or which module to attach to, where the attached one was not called; `called`: it was before."""
+    if called:
+        return "call it and backward() before each step, or detach()"
     parts = [name for name, child in model.named_children() if next(child.parameters(), None) is not None]
     if any(kind.__name__ == "LightningModule" for kind in type(model).__mro__):
         part = f"self.{parts[0]}" if len(parts) == 1 else "the one module that it calls, e.g. self.net"

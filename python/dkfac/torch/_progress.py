@@ -27,7 +27,8 @@ class Progress:
             return None
         if self._pass is None and (due or not self._passed_by):
             return ("[dkfac] step() needs a backward pass, and no forward pass of the attached module in training "
-                    "mode, with gradients enabled, was seen since the last one; " + _messages.call_advice(self.model))
+                    "mode, with gradients enabled, was seen since the last one; "
+                    + _messages.call_advice(self.model, self._pass_count > 0))
         layers = [one for one in self.curved() if one.module.training and one.weight.requires_grad]
         if not layers or (self._recorded_for_step() if due else self._begun):
             return None
