@@ -107,23 +107,34 @@ def test_a_discriminator_with_the_pass_of_its_generator():
     assert kfac.steps == 2 and kfac.last_report.updated
 
 
-def test_a_layer_in_two_checkpoints():
-    class Twice(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.first, self.inner = nn.Linear(4, 4), nn.Linear(4, 4)
+class Twice(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.inner, self.times = nn.Linear(4, 4), nn.Linear(4, 4), 2
 
-        def forward(self, x):
-            x = checkpoint(self.inner, self.first(x), use_reentrant=True)
-            return checkpoint(self.inner, x, use_reentrant=True)
+    def forward(self, x):
+        x = self.first(x)
+        for _ in range(self.times):
+            x = checkpoint(self.inner, x, use_reentrant=True)
+        return x
+
+
+def test_a_layer_in_two_checkpoints_keeps_its_gradient_and_is_an_error_where_it_had_been_in_one():
     model, optimizer, kfac = attached(Twice())
-    refused(model(torch.ones(6, 4)).sum().backward, "layer 'inner'", "used twice in one pass", "skip_layers")
+    model(torch.ones(6, 4)).sum().backward()
+    raw = model.inner.weight.grad.clone()
+    with pytest.warns(UserWarning, match="layer 'inner': it is used several times in one pass.*skip_layers"):
+        optimizer.step()
+    assert list(kfac.reasons()) == ["inner"] and torch.equal(model.inner.weight.grad, raw)
     kfac.detach()
-    optimizer.zero_grad()
-    kfac = dkfac.attach(model, optimizer, skip_layers="inner")
+
+    model, optimizer, kfac = attached(Twice())
+    model.times = 1
     model(torch.ones(6, 4)).sum().backward()
     optimizer.step()
-    assert kfac.last_report.updated
+    optimizer.zero_grad()
+    model.times = 2
+    refused(model(torch.ones(6, 4)).sum().backward, "layer 'inner'", "used twice in one pass", "skip_layers")
 
 
 class LightningModule(nn.Module):
