@@ -74,15 +74,14 @@ class Joins:
         if self._join_config.is_first_joinable:
             raise Error(f"[Join] the preconditioner comes after the module whose passes count the batches; {_HOW}")
         group, rank = self.join_process_group, dist.get_rank()
-        found = torch.zeros(2, dist.get_world_size(), device=self.device)
-        found[0, rank], found[1, rank] = data, self._preconditioner is None
+        found = torch.zeros(3, dist.get_world_size(), device=self.device)
+        found[:, rank] = torch.tensor([data, not data, self._preconditioner is None])
         dist.all_reduce(found, group=group)
-        with_data, unknown = (row.nonzero().flatten().tolist() for row in found)
+        with_data, without, unknown = (row.nonzero().flatten().tolist() for row in found)
         self._ranks = len(with_data)
-        if self._ranks < self.comm.size:
+        if without:
             if unknown:
-                late = next(r for r, there in enumerate(found[0].tolist()) if not there)
-                raise Error(f"[Join] rank {late} had no batch for the step in which layers are found, the first one, or "
+                raise Error(f"[Join] rank {without[0]} had no batch for the step in which layers are found, the first one, or "
                             "the first one after more parameters are trained; give every rank a batch for it")
             self._hand_over(data, with_data[0], group)
 
