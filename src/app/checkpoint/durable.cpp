@@ -25,6 +25,22 @@ namespace fs = std::filesystem;
                                "': ", std::strerror(code), "; check free space and permissions"));
 }
 
+constexpr std::string_view kTemporary = ".tmp";
+
+/// Returns whether put_file() makes such names: "NAME.PROCESS-NUMBER.tmp".
+bool is_temporary(std::string_view name) {
+  if (!name.ends_with(kTemporary)) return false;
+  name.remove_suffix(kTemporary.size());
+  const auto cut_number = [&name] {
+    const std::size_t digits = name.size() - (name.find_last_not_of("0123456789") + 1);
+    name.remove_suffix(digits);
+    return digits > 0;
+  };
+  if (!cut_number() || !name.ends_with('-')) return false;
+  name.remove_suffix(1);
+  return cut_number() && name.size() > 1 && name.ends_with('.');
+}
+
 /// File descriptor that is closed at the end of its scope.
 struct Descriptor {
   int value;
@@ -76,7 +92,7 @@ void write_file(const fs::path& path, std::string_view text) {
 void put_file(const fs::path& path, const std::function<void(const fs::path&)>& write) {
   static std::atomic<unsigned> counter{0};
   fs::path temporary = path;
-  temporary += detail::concat(".", ::getpid(), "-", counter++, ".tmp");
+  temporary += detail::concat(".", ::getpid(), "-", counter++, kTemporary);
   ::unlink(temporary.c_str());  // Of a killed process that had this number, as in containers.
   try {
     write(temporary);
@@ -87,6 +103,12 @@ void put_file(const fs::path& path, const std::function<void(const fs::path&)>& 
   }
   const fs::path folder = path.parent_path();
   sync_folder(folder.empty() ? "." : folder);
+}
+
+void remove_temporaries(const fs::path& folder) {
+  std::error_code ignored;
+  for (const auto& file : fs::directory_iterator(folder, ignored))
+    if (is_temporary(file.path().filename().string())) fs::remove(file.path(), ignored);
 }
 
 void sync_folder(const fs::path& folder) {

@@ -46,6 +46,9 @@ void write_file(const std::filesystem::path& path, std::string_view text);
 /// file is removed when `write` throws.
 void put_file(const std::filesystem::path& path,
               const std::function<void(const std::filesystem::path&)>& write);
+/// Removes the files that killed processes left in the course of put_file(). No other process may
+/// be writing there.
+void remove_temporaries(const std::filesystem::path& folder);
 /// Syncs the directory entries of a folder.
 void sync_folder(const std::filesystem::path& folder);
 /// Atomically replaces `to` by `from`. An earlier folder `to` is then called `from` or is removed.

@@ -140,7 +140,10 @@ std::int64_t abandon_later(const fs::path& root, std::int64_t step) {
   return count;
 }
 
-void clean_leftovers(const fs::path& root) { remove_with_ending(root, kUnfinished); }
+void clean_leftovers(const fs::path& root) {
+  remove_with_ending(root, kUnfinished);
+  remove_temporaries(root);
+}
 
 void remove_checkpoints(const fs::path& root) {
   for (const std::int64_t step : steps_in(root)) remove_checkpoint(root, step);
@@ -175,9 +178,11 @@ fs::path commit_checkpoint(const fs::path& root, const Manifest& manifest, std::
   (void)write_durable(folder / kManifestFile, to_text(manifest));
   sync_folder(folder);
   const std::string name = checkpoint_name(manifest.step);
+  // Before the rename: a run that is killed between the two resumes from the newest complete
+  // checkpoint either way, whereas a newer one than `latest` would be of steps to do again.
+  point_to(root / name);
   put_in_place(folder, root / name);
   sync_folder(root);
-  point_to(root / name);
   drop_checkpoint(root, manifest.step);  // A replaced checkpoint of the same step.
   keep_newest(root, manifest.step, keep);
   return root / name;

@@ -36,14 +36,14 @@ void point_to(const std::filesystem::path& checkpoint);
 /// step and does theirs again. They replace earlier ones of these names. Returns their number.
 /// Throws IoError.
 std::int64_t abandon_later(const std::filesystem::path& root, std::int64_t step);
-/// Removes unfinished checkpoints of terminated runs.
+/// Removes what terminated runs left unfinished: checkpoints, and temporary files.
 void clean_leftovers(const std::filesystem::path& root);
 /// Removes all checkpoints, abandoned ones included.
 void remove_checkpoints(const std::filesystem::path& root);
 /// Creates an empty folder for the files of a new checkpoint.
 [[nodiscard]] std::filesystem::path begin_checkpoint(const std::filesystem::path& root,
                                                      std::int64_t step);
-/// Writes the manifest, syncs all files, renames the folder to its final name and updates `latest`.
+/// Writes the manifest, syncs all files, updates `latest` and renames the folder to its final name.
 /// Then removes all but the newest `keep` checkpoints up to this one. Returns the checkpoint.
 std::filesystem::path commit_checkpoint(const std::filesystem::path& root, const Manifest& manifest,
                                         std::int64_t keep);

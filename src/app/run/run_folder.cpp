@@ -156,6 +156,7 @@ std::unique_ptr<RunLock> make_folder(const std::filesystem::path& folder, IfExis
                                      const std::string& command_line) {
   claim_folder(folder, if_exists);
   auto lock = std::make_unique<RunLock>(folder, kCommandLockFile);
+  remove_temporaries(folder);
   write_command(folder, if_exists, command_line);
   return lock;
 }
@@ -203,6 +204,7 @@ bool RunFolder::holds_run() const {
 void RunFolder::begin(const Config& config, const std::string& command_line,
                       const RunRecord* resumed) {
   clean_leftovers(folder_ / kCheckpointFolder);
+  remove_temporaries(folder_);
   // First, since checkpoints of the replaced run must not be found beside another configuration.
   if (if_exists_ != IfExists::resume) {
     remove_checkpoints(folder_ / kCheckpointFolder);

@@ -1,6 +1,9 @@
 #include "app/checkpoint/store.h"
 
+#include <array>
 #include <fstream>
+#include <sys/inotify.h>
+#include <unistd.h>
 
 #include <gtest/gtest.h>
 
@@ -80,6 +83,35 @@ TEST(Store, AbandonsTheLaterOnesOfARunThatGoesBack) {
   EXPECT_TRUE(fs::is_empty(folder.path()));
 }
 
+/// Names of the entries that are renamed in a folder while work() runs, in this order.
+template <class Work>
+Names renamed_in(const fs::path& folder, Work&& work) {
+  const int watch = inotify_init1(IN_NONBLOCK);
+  EXPECT_GE(inotify_add_watch(watch, folder.c_str(), IN_MOVED_TO), 0);
+  work();
+  Names seen;
+  alignas(inotify_event) std::array<char, 65536> buffer{};
+  const ssize_t bytes = ::read(watch, buffer.data(), buffer.size());
+  for (ssize_t at = 0; at < bytes;) {
+    const auto* event = reinterpret_cast<const inotify_event*>(buffer.data() + at);
+    seen.emplace_back(event->name);
+    at += static_cast<ssize_t>(sizeof(inotify_event) + event->len);
+  }
+  ::close(watch);
+  return seen;
+}
+
+TEST(Store, PointsToACheckpointBeforeItIsThere) {
+  const TempFolder folder;
+  save(folder.path(), 1);
+  const Names order = renamed_in(folder.path(), [&] { save(folder.path(), 2); });
+  EXPECT_EQ(order, (Names{"latest", "step-000002"}));
+  // What a kill between the two leaves: the newest complete one is the first.
+  point_to(folder.path() / "step-000003");
+  EXPECT_EQ(names(list_checkpoints(folder.path())), (Names{"step-000002", "step-000001"}));
+  EXPECT_EQ(find_good_checkpoint(folder.path()).checkpoint.filename(), "step-000002");
+}
+
 TEST(Store, ReplacesOneOfTheSameStep) {
   const TempFolder folder;
   save(folder.path(), 5, 1, "old");
@@ -94,9 +126,15 @@ TEST(Store, CleansWhatDeadRunsLeft) {
   save(folder.path(), 1);
   std::ofstream(begin_checkpoint(folder.path(), 2) / "a") << "half";
   fs::create_directories(folder.path() / "mine.tmp");
+  const Names mine = {"latest.1-x.tmp", "latest.-1.tmp", "latest.1.tmp",
+                      "1-1.tmp",        "latest.1-1",    "b1-1.tmp"};
+  for (const std::string& name : mine) std::ofstream(folder.path() / name) << "x";
+  std::ofstream(folder.path() / "latest.4711-0.tmp") << "step-";
   clean_leftovers(folder.path());
   EXPECT_FALSE(fs::exists(folder.path() / "step-000002.tmp"));
+  EXPECT_FALSE(fs::exists(folder.path() / "latest.4711-0.tmp"));
   EXPECT_TRUE(fs::exists(folder.path() / "mine.tmp"));
+  for (const std::string& name : mine) EXPECT_TRUE(fs::exists(folder.path() / name)) << name;
   EXPECT_EQ(names(list_checkpoints(folder.path())), Names{"step-000001"});
 }
 
