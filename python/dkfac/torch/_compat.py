@@ -212,13 +212,6 @@ class KFACPreconditioner(ModelPreconditioner):
         self._values.update(said["values"])
         super()._hear(said)
 
-    def _say(self):
-        return dict(super()._say(), values={n: v for n, v in self._values.items() if not callable(v)})
-
-    def _hear(self, said):
-        self._values.update(said["values"])
-        super()._hear(said)
-
     def memory_usage(self):
         """As that of kfac-pytorch: bytes of factors and inverses, with "total"."""
         return dict(super().memory_usage(), a_batch=0, g_batch=0)

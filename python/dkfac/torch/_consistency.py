@@ -171,7 +171,8 @@ class Consistency:
                         layer.leave(self.found.get(layer, "its gradient is not that of its records"))
                 totals = totals[len(flags):]
             self._tell(differing)
-            text = self.samples.scale_that_is_wrong(kfac, None if self.mixed else totals)
+            partly = kfac._ranks < kfac.comm.size  # What DistributedDataParallel then divides by is up to the user.
+            text = self.samples.scale_that_is_wrong(kfac, None if self.mixed or partly else totals)
             if text is not None:
                 self._warn("scale", text)
         self.turn += 1

@@ -81,8 +81,8 @@ class Joins:
         self._ranks = len(with_data)
         if without:
             if unknown:
-                raise Error(f"[Join] rank {without[0]} had no batch for the step in which layers are found, the first one, or "
-                            "the first one after more parameters are trained; give every rank a batch for it")
+                raise Error(f"[Join] rank {without[0]} had no batch for the step in which layers are found, the first "
+                            "one, or the first one after more parameters are trained; give every rank a batch for it")
             self._hand_over(data, with_data[0], group)
 
     def _hand_over(self, data, leader, group):

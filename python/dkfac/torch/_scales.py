@@ -65,7 +65,7 @@ class Samples:
         scaled = scale is not None and scale != 1
         if totals is None or not self.layers:
             return _scaled(f"a GradScaler of scale {scale:g} calls this step", kfac) if scaled else None
-        step, ranks = self._of_step(), kfac._ranks  # Of them that have data.
+        step, ranks = self._of_step(), kfac.comm.size
         passes = (totals / ranks).split([len(one) for one in step])
         largest = max(range(len(step)), key=lambda i: float(passes[i].norm()))
         shown = (f", e.g. of layer '{self.layers[largest].name}' with the norms {float(step[largest].norm()):.3g} and "
