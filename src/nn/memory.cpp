@@ -89,9 +89,10 @@ std::string describe(const MemoryPlan& plan) {
   std::ostringstream out;
   out << std::fixed << std::setprecision(2);
   for (const auto& [name, bytes] : items) {
-    constexpr double kMiB = 1024.0 * 1024.0;
+    constexpr double kKiB = 1024, kMiB = kKiB * kKiB;
+    const bool small = static_cast<double>(bytes) < kMiB;
     out << "  " << std::left << std::setw(20) << name << std::right << std::setw(12)
-        << static_cast<double>(bytes) / kMiB << " MiB\n";
+        << static_cast<double>(bytes) / (small ? kKiB : kMiB) << (small ? " KiB\n" : " MiB\n");
   }
   return std::move(out).str();
 }

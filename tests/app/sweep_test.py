@@ -285,6 +285,17 @@ class Watch(Folder):
         reached = left["epochs"][int(left["epochs_to_target"]) - 1]
         self.assertEqual(left["seconds_to_target"], reached["train_seconds"])
         self.assertNotIn("completed", self.watch(out="left").stdout)
+        # Top-5 accuracies of ten classes are recorded where they are a target.
+        top5 = ("--set", "run.epochs=1", "--set", "run.target_top5=0.01", "--set",
+                "data.synthetic_classes=10")
+        self.assertEqual(self.train("five", *top5, config=config).returncode, 0)
+        self.assertEqual(self.train("later", *top5, "--set", "run.eval_every=0",
+                                    config=config).returncode, 0)
+        self.assertIn("top-5", self.watch(out="later").stdout)
+        own, left = self.result("five"), self.result("later")
+        self.assertIsNotNone(own["epochs"][0]["test_top5"])
+        self.assertEqual(left["epochs"][0]["test_top5"], own["epochs"][0]["test_top5"])
+        self.assertEqual((own["epochs_to_target"], left["epochs_to_target"]), (1, 1))
         # Removed checkpoints are told.
         self.assertEqual(self.train("few", *sets, "--set", "run.eval_every=0", "--set",
                                     "checkpoint.keep=1", config=config).returncode, 0)
@@ -311,8 +322,9 @@ class Watch(Folder):
                           "run.eval_every", "checkpoint.every_epochs")
         self.expect_error(self.dkfac("compare", config, "--set", "run.eval_every=0", "--out", "b"),
                           64, "run.eval_every")
-        self.expect_error(self.train("c", "--set", "run.target_top5=0.9", config=config), 64,
-                          "run.target_top5", "10 classes")
+        self.expect_error(self.train("c", "--set", "run.target_top5=0.9", "--set",
+                                     "data.synthetic_classes=5", config=config), 64,
+                          "run.target_top5", "more than 5 classes")
 
     def test_checkpoints_that_vanish_or_are_torn(self):
         config = self.write("c.toml", SHORT)

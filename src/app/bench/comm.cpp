@@ -9,6 +9,7 @@
 
 #include "app/bench/bench.h"
 #include "app/bench/measure.h"
+#include "app/record/number_text.h"
 
 namespace dkfac::app::bench {
 
@@ -106,8 +107,10 @@ class CommBench {
                         {"us", to_json(q, 1e6)},
                         {"gb_per_s", rate},
                         {"sent_gb_per_s", rate * traffic}});
-    text_ += fmt::format("{:<18} {:>12.0f} {:>11.1f} {:>11.1f} {:>11.1f} {:>9.3f} {:>9.3f}\n", name,
-                         bytes, 1e6 * q.lower, 1e6 * q.median, 1e6 * q.upper, rate, rate * traffic);
+    text_ +=
+        fmt::format("{:<18} {:>12.0f} {:>11} {:>11} {:>11} {:>9} {:>9}\n", name, bytes,
+                    three_digits(1e6 * q.lower), three_digits(1e6 * q.median),
+                    three_digits(1e6 * q.upper), three_digits(rate), three_digits(rate * traffic));
   }
 
   void check(const char* name, ConstTensorView x, std::int64_t first,

@@ -11,6 +11,7 @@
 #include "app/bench/check.h"
 #include "app/bench/measure.h"
 #include "app/bench/probe.h"
+#include "app/record/number_text.h"
 
 namespace dkfac::app::bench {
 
@@ -39,10 +40,10 @@ class FactorBench {
                     {"gflops_per_s", 1e-9 * flops_ / total_},
                     {"fraction_of_sgemm", 1e-9 * flops_ / total_ / roof_.gflops},
                     {"tolerance", kTolerance}};
-    outcome.text =
-        fmt::format("{}all A and G: {:.2f} ms, {:.1f} GFLOP, {:.0f} GFLOP/s, {:.0f} % of SGEMM\n",
-                    text_, 1e3 * total_, 1e-9 * flops_, 1e-9 * flops_ / total_,
-                    100e-9 * flops_ / total_ / roof_.gflops);
+    outcome.text = fmt::format("{}all A and G: {} ms, {} GFLOP, {} GFLOP/s, {} % of SGEMM\n", text_,
+                               three_digits(1e3 * total_), three_digits(1e-9 * flops_),
+                               three_digits(1e-9 * flops_ / total_),
+                               three_digits(100e-9 * flops_ / total_ / roof_.gflops));
     if (!methods_text_.empty()) outcome.text += "3x3 factors, by method\n" + methods_text_;
     outcome.wrong = std::move(wrong_);
     return outcome;
@@ -125,9 +126,10 @@ class FactorBench {
                         {"fraction_of_copy", 1e-9 * bytes / q.median / roof_.copy_gb_per_s},
                         {"error", error},
                         {"correct", correct}});
-    text_ += fmt::format("{:<28} {} {:>6} {:>9} {:>9.3f} {:>9.3f} {:>9.3f} {:>8.0f} {:>5.0f} %\n",
-                         r.name, which, d, rows, 1e3 * q.lower, 1e3 * q.median, 1e3 * q.upper,
-                         1e-9 * flops / q.median, 100e-9 * flops / q.median / roof_.gflops);
+    text_ += fmt::format("{:<28} {} {:>6} {:>9} {:>9} {:>9} {:>9} {:>8} {:>5} %\n", r.name, which,
+                         d, rows, three_digits(1e3 * q.lower), three_digits(1e3 * q.median),
+                         three_digits(1e3 * q.upper), three_digits(1e-9 * flops / q.median),
+                         three_digits(100e-9 * flops / q.median / roof_.gflops));
   }
 
   const BenchCommand& command_;

@@ -17,6 +17,7 @@
 #include "app/bench/check.h"
 #include "app/bench/measure.h"
 #include "app/bench/probe.h"
+#include "app/record/number_text.h"
 
 namespace dkfac::app::bench {
 
@@ -106,10 +107,11 @@ class InverseBench {
                     {"fraction_of_sgemm", 1e-9 * flops_ / all_.median / roof_.gflops},
                     {"damping", damping_}};
     outcome.text = fmt::format(
-        "{}all in a step, one factor per thread: {:.2f} ms [{:.2f}-{:.2f}]; one by one on one "
-        "thread: {:.2f} ms; {:.1f} GFLOP, {:.0f} % of SGEMM\n",
-        text_, 1e3 * all_.median, 1e3 * all_.lower, 1e3 * all_.upper, 1e3 * sum_, 1e-9 * flops_,
-        100e-9 * flops_ / all_.median / roof_.gflops);
+        "{}all in a step, one factor per thread: {} ms [{}-{}]; one by one on one "
+        "thread: {} ms; {} GFLOP, {} % of SGEMM\n",
+        text_, three_digits(1e3 * all_.median), three_digits(1e3 * all_.lower),
+        three_digits(1e3 * all_.upper), three_digits(1e3 * sum_), three_digits(1e-9 * flops_),
+        three_digits(100e-9 * flops_ / all_.median / roof_.gflops));
     outcome.wrong = std::move(wrong_);
     return outcome;
   }
@@ -138,9 +140,10 @@ class InverseBench {
                          {"residual", residual},
                          {"tolerance", tolerance},
                          {"correct", correct}});
-    text_ += fmt::format("{:<28} {} {:>6} {:>10.3f} {:>10.3f} {:>10.3f} {:>8.0f} {:>10.1e}\n",
-                         factor.layer, factor.which, factor.dim, 1e3 * q.lower, 1e3 * q.median,
-                         1e3 * q.upper, 1e-9 * flops / q.median, residual);
+    text_ += fmt::format("{:<28} {} {:>6} {:>10} {:>10} {:>10} {:>8} {:>10.1e}\n", factor.layer,
+                         factor.which, factor.dim, three_digits(1e3 * q.lower),
+                         three_digits(1e3 * q.median), three_digits(1e3 * q.upper),
+                         three_digits(1e-9 * flops / q.median), residual);
   }
 
   Quartiles on_one_thread(const Factor& factor, Tensor& inverse) {

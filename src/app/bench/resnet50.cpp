@@ -12,6 +12,7 @@
 
 #include "app/bench/bench.h"
 #include "app/bench/measure.h"
+#include "app/record/number_text.h"
 #include "app/record/progress.h"
 #include "app/run/agreement.h"
 #include "app/run/job.h"
@@ -50,8 +51,8 @@ class Meter {
     }
     if (!prints_ || last_report_.seconds() < kReportSeconds) return;
     last_report_.lap();
-    terminal_.err << fmt::format("step {}  loss {:.4f}  {:.1f} images/s\n", done_, record.loss,
-                                 images_per_second())
+    terminal_.err << fmt::format("step {}  loss {:.4f}  {} images/s\n", done_, record.loss,
+                                 counted_any() ? three_digits(images_per_second()) : "-")
                   << std::flush;
   }
 
@@ -117,19 +118,20 @@ class Meter {
 
 std::string table(const ordered_json& json, const ActivityMap& activities) {
   std::string out = fmt::format(
-      "{} on {}: {:.1f} images/s, {:.1f} ms a step (median), {} of {} steps skipped\n",
+      "{} on {}: {} images/s, {} ms a step (median), {} of {} steps skipped\n",
       json["name"].get<std::string>(), json["device"].get<std::string>(),
-      json["images_per_second"].get<double>(), json["ms"]["median"].get<double>(),
-      json["skipped_steps"].get<std::int64_t>(), json["ms"]["count"].get<std::int64_t>());
+      three_digits(json["images_per_second"].get<double>()),
+      three_digits(json["ms"]["median"].get<double>()), json["skipped_steps"].get<std::int64_t>(),
+      json["ms"]["count"].get<std::int64_t>());
   for (const char* activity : {"data", "forward", "backward", "passes", "statistics", "exchange",
                                "inverse", "update", "evaluation"}) {
     const auto found = activities.find(activity);
     if (found != activities.end())
-      out += fmt::format("  {:<12} {:10.2f} ms\n", activity, found->second);
+      out += fmt::format("  {:<12} {:>10} ms\n", activity, three_digits(found->second));
     if (found == activities.end() || found->first != "exchange") continue;
     for (const char* part : {"reduce", "gather"})
-      out +=
-          fmt::format("    {:<10} {:10.2f} ms\n", part, json["optimizer_host_ms"].value(part, 0.0));
+      out += fmt::format("    {:<10} {:>10} ms\n", part,
+                         three_digits(json["optimizer_host_ms"].value(part, 0.0)));
   }
   if (json.contains("top1"))
     out += fmt::format("top-1 {:.2f} %\n", 100 * json["top1"].get<double>());
@@ -176,7 +178,8 @@ Outcome outcome_of(const BenchCommand& command, TrainState& s, const Meter& mete
   if (!command.data.empty()) {
     const Tally tested = evaluate_epoch(s).tested;
     json["top1"] = tested.accuracy();
-    if (const auto top5 = top5_accuracy(tested, s.model->outputs())) json["top5"] = *top5;
+    if (const auto top5 = top5_accuracy(tested, s.model->outputs(), config.run.target_top5))
+      json["top5"] = *top5;
   }
   json["configuration"] = result.configuration;
   outcome.text = table(json, meter.activities(result));

@@ -11,6 +11,7 @@
 
 #include "app/bench/bench.h"
 #include "app/bench/measure.h"
+#include "app/record/number_text.h"
 #include "app/training/state.h"
 
 namespace dkfac::app::bench {
@@ -219,13 +220,15 @@ ordered_json Contestant::json(const Roof& roof) const {
 std::string Contestant::line(double base) const {
   const Quartiles q = quartiles_of(seconds_);
   const double step = seconds_per_step();
-  std::string out =
-      fmt::format("{:<10} {:9.2f} {:9.2f} {:9.2f} {:9.2f} {:9.1f} {:7.2f}  ", name(), 1e3 * step,
-                  1e3 * q.lower, 1e3 * q.median, 1e3 * q.upper, images_per_second(), step / base);
+  std::string out = fmt::format("{:<10} {:>9} {:>9} {:>9} {:>9} {:>9} {:>7}  ", name(),
+                                three_digits(1e3 * step), three_digits(1e3 * q.lower),
+                                three_digits(1e3 * q.median), three_digits(1e3 * q.upper),
+                                three_digits(images_per_second()), three_digits(step / base));
   for (const char* activity :
        {"forward", "backward", "statistics", "exchange", "inverse", "update"}) {
     const auto found = activities_.find(activity);
-    out += fmt::format("{:>11.2f}", found == activities_.end() ? 0 : 1e3 * found->second / steps());
+    out += fmt::format(
+        "{:>11}", found == activities_.end() ? "-" : three_digits(1e3 * found->second / steps()));
   }
   return out + "\n";
 }

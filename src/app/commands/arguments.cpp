@@ -140,8 +140,10 @@ void add_info(CLI::App& app, InfoCommand& command) {
   CLI::App* info =
       app.add_subcommand("info", "About this build, the keys, a model, a configuration");
   info->add_option("topic", command.topic, "'config', a model's name, or a TOML file");
-  info->add_option("--tflops", command.tflops,
-                   "for a TOML file: TFLOP/s that all ranks together sustain, to predict times")
+  info->add_option(
+          "--tflops", command.tflops,
+          "for a TOML file: TFLOP/s that all ranks together sustain, to predict the time of "
+          "forward and backward passes")
       ->check(above(0, 1e12));
   add_network(*info, command);
   add_common(*info, command, kMostPlanned,

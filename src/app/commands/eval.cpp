@@ -16,7 +16,8 @@ std::string to_text(const EvalRequest& request, const data::Dataset& data, const
   const RunResult& run = request.point.record.result;
   if (!json)
     return fmt::format("{} after step {}: {} on {} samples of {}\n", run.model, run.steps,
-                       accuracy_text(tally, data.classes), data.count, data.name);
+                       accuracy_text(tally, data.classes, request.config.run.target_top5),
+                       data.count, data.name);
   nlohmann::ordered_json object = {{"checkpoint", request.point.checkpoint.string()},
                                    {"model", run.model},
                                    {"data", data.name},
@@ -24,7 +25,8 @@ std::string to_text(const EvalRequest& request, const data::Dataset& data, const
                                    {"samples", data.count},
                                    {"loss", tally.mean_loss()},
                                    {"accuracy", tally.accuracy()}};
-  if (const auto top5 = top5_accuracy(tally, data.classes)) object["top5"] = *top5;
+  if (const auto top5 = top5_accuracy(tally, data.classes, request.config.run.target_top5))
+    object["top5"] = *top5;
   return object.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 

@@ -84,9 +84,9 @@ DevicePlacement place_evaluation(const Config& config, std::shared_ptr<comm::Com
   return find_placement(config, comm::make_hierarchical(std::move(host), per_node).comm, position);
 }
 
-std::string accuracy_text(const Tally& tally, std::int64_t classes) {
+std::string accuracy_text(const Tally& tally, std::int64_t classes, double target_top5) {
   std::string text = fmt::format("accuracy {:.2f} %", 100 * tally.accuracy());
-  if (const auto top5 = top5_accuracy(tally, classes))
+  if (const auto top5 = top5_accuracy(tally, classes, target_top5))
     text += fmt::format(", top-5 {:.2f} %", 100 * *top5);
   return text + fmt::format(", loss {:.5f}", tally.mean_loss());
 }

@@ -32,7 +32,8 @@ struct EvalRequest {
                                         const DevicePlacement& place, Position& position);
 
 /// Formats "accuracy 75.00 %, top-5 92.00 %, loss 1.00000".
-[[nodiscard]] std::string accuracy_text(const Tally& tally, std::int64_t classes);
+[[nodiscard]] std::string accuracy_text(const Tally& tally, std::int64_t classes,
+                                        double target_top5);
 
 /// Evaluates the checkpoints of a run as they appear; see "dkfac eval --watch".
 [[nodiscard]] int watch(const EvalCommand& command, const Terminal& terminal);

@@ -234,14 +234,15 @@ class Watcher {
                                    {"accuracy", tally.accuracy()},
                                    {"seconds", seconds},
                                    {"checkpoint", request.point.checkpoint.filename().string()}};
-    if (const auto top5 = top5_accuracy(tally, data_->test.classes)) line["top5"] = *top5;
+    const double target = request.config.run.target_top5;
+    if (const auto top5 = top5_accuracy(tally, data_->test.classes, target)) line["top5"] = *top5;
     done_->add(run.steps, line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
     ++evaluated_;
     if (command_.json)
       terminal_.out << line.dump() << std::endl;
     else
       terminal_.out << fmt::format("step {}: {}\n", run.steps,
-                                   accuracy_text(tally, data_->test.classes))
+                                   accuracy_text(tally, data_->test.classes, target))
                     << std::flush;
     check_output(terminal_);  // Otherwise it would continue until the run ends without a reader.
   }

@@ -118,8 +118,10 @@ std::string plan_table(const InfoCommand& command, std::vector<PhasePlan>& plan)
   const auto model =
       nn::outline_model(model_options(first.phase.config, first.data->train, command.ranks));
   count_operations(*model, plan);
-  return phase_table(plan, command.ranks,
-                     command.tflops > 0 ? std::optional(command.tflops * 1e12) : std::nullopt);
+  if (command.tflops == 0) return phase_table(plan, command.ranks);
+  return phase_table(plan, command.ranks, command.tflops * 1e12) +
+         "time of passes: forward and backward alone, without K-FAC's statistics and inverses, "
+         "updates, communication,\nreading of data and evaluation; a run takes longer\n";
 }
 
 void print_config(const Terminal& terminal, const InfoCommand& command) {

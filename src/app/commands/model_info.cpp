@@ -10,6 +10,7 @@
 #include "dkfac/kfac/assignment.h"
 #include "dkfac/nn/kfac_attach.h"
 
+#include "app/record/number_text.h"
 #include "app/run/memory_check.h"
 #include "nn/shared/memory.h"
 
@@ -73,10 +74,11 @@ std::string describe_model(const nn::ModelOptions& options, std::int64_t batch) 
   out += fmt::format("\nmemory of a training step of {} images, without the optimizer:\n{}\n",
                      batch, nn::describe(nn::plan_memory(*model, batch, nn::Mode::train)));
   out += fmt::format(
-      "K-FAC: {} layers with factors, A up to {}, G up to {}; over all ranks {:.1f} MiB packed "
-      "factors,\n{:.1f} MiB inverses, both f32; inverting all takes {:.4g} GFLOP\n",
-      factors.layers, factors.largest_a, factors.largest_g, 4 * factors.packed / kMega,
-      4 * factors.squares / kMega, 1e-9 * factors.flops);
+      "K-FAC: {} layers with factors, A up to {}, G up to {}; over all ranks {} MiB packed "
+      "factors,\n{} MiB inverses, both f32; inverting all takes {:.4g} GFLOP\n",
+      factors.layers, factors.largest_a, factors.largest_g,
+      three_digits(4 * factors.packed / kMega), three_digits(4 * factors.squares / kMega),
+      1e-9 * factors.flops);
   return out;
 }
 

@@ -229,9 +229,10 @@ int batch_norm_ranks(const Config& config, int ranks) {
 }
 
 nn::ModelOptions model_options(const Config& config, const data::Dataset& data, int ranks) {
-  DKFAC_CHECK(config.run.target_top5 == 0 || data.classes > kTop5Classes,
-              "[config] run.target_top5 = ", config.run.target_top5, " is for more than ",
-              kTop5Classes, " classes, and '", data.name, "' has ", data.classes, "; leave it out");
+  DKFAC_CHECK(config.run.target_top5 == 0 || data.classes > kTop5,
+              "[config] run.target_top5 = ", config.run.target_top5, " is for more than ", kTop5,
+              " classes, and '", data.name, "' has ", data.classes,
+              ", of which every label is among the first five; leave it out");
   const bool shared = batch_norm_ranks(config, ranks) > 1;
   const std::int64_t parts = ranks * config.train.micro_batches;
   const ModelConfig& model = config.model;

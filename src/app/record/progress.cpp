@@ -8,6 +8,7 @@
 
 #include <fmt/core.h>
 
+#include "app/record/number_text.h"
 #include "app/record/run_summary.h"
 #include "core/shared/printable.h"
 
@@ -31,12 +32,21 @@ std::string loading_text(const RunResult& result) {
       fmt::format("\nloading: {:.1f}% of the time waited for", 100 * l.wait_fraction);
   if (all > 0)
     text += fmt::format(
-        ", {:.0f} img/s a thread (read {:.0f}%, decode {:.0f}%, resize {:.0f}%, normalise {:.0f}%)",
-        l.images / all, 100 * l.read_s / all, 100 * l.decode_s / all, 100 * l.resize_s / all,
-        100 * l.normalise_s / all);
+        ", {} img/s a thread (read {:.0f}%, decode {:.0f}%, resize {:.0f}%, normalise {:.0f}%)",
+        three_digits(l.images / all), 100 * l.read_s / all, 100 * l.decode_s / all,
+        100 * l.resize_s / all, 100 * l.normalise_s / all);
   if (l.bad > 0) text += fmt::format(", damaged files: {:.0f}", l.bad);
   for (const std::string& name : result.bad_photos) text += "\n  " + printable(name, 1000);
   return text;
+}
+
+/// Formats "2 epochs", and the steps since, "2 epochs and 3 steps", or alone.
+std::string length_text(const RunResult& result) {
+  const std::int64_t before = result.epochs.empty() ? 0 : result.epochs.back().step;
+  const std::string steps = fmt::format("{} steps", result.steps - before);
+  if (result.epochs.empty()) return steps;
+  const std::string epochs = fmt::format("{} epochs", result.epochs.size());
+  return result.steps > before ? epochs + " and " + steps : epochs;
 }
 
 /// Describes the fusions and how many pairs were fused.
@@ -66,9 +76,10 @@ std::string progress_line(const std::string& label, const StepRecord& record, do
   const double done = record.work - before;
   const double left = done > 0 ? elapsed / done * (record.total_work - record.work) : 0;
   std::string line = fmt::format(
-      "{}  epoch {}/{}  step {}/{}  loss {:.3f}  acc {:.1f}%  {:.0f} img/s  ETA {}  lr {:.3g}",
-      label, record.epoch, record.epochs, record.step, record.total_steps, record.loss,
-      100 * record.accuracy, record.images_per_second, duration_text(left), record.lr);
+      "{}  epoch {}/{}  step {}/{}  loss {:.3f}  acc {:.1f}%  {} img/s  ETA {}  lr {:.3g}", label,
+      record.epoch, record.epochs, record.step, record.total_steps, record.loss,
+      100 * record.accuracy, three_digits(record.images_per_second), duration_text(left),
+      record.lr);
   if (record.skipped_steps > 0) line += fmt::format("  skipped {}", record.skipped_steps);
   return line.substr(0, width);
 }
@@ -78,10 +89,10 @@ std::string epoch_line(const std::string& label, const RunResult& result, std::i
   const std::string tested = last.evaluated ? fmt::format("test loss {:.4f} acc {:.2f}%",
                                                           last.test_loss, 100 * last.test_accuracy)
                                             : "not evaluated";
-  std::string line =
-      fmt::format("{}  epoch {:>{}}/{}  train loss {:.4f} acc {:.2f}%  {}  {:.1f} s  {:.0f} img/s",
-                  label, last.epoch, std::to_string(epochs).size(), epochs, last.train_loss,
-                  100 * last.train_accuracy, tested, last.train_seconds, last.images_per_second);
+  std::string line = fmt::format(
+      "{}  epoch {:>{}}/{}  train loss {:.4f} acc {:.2f}%  {}  {:.1f} s  {} img/s", label,
+      last.epoch, std::to_string(epochs).size(), epochs, last.train_loss, 100 * last.train_accuracy,
+      tested, last.train_seconds, three_digits(last.images_per_second));
   if (last.utilisation) line += fmt::format("  MFU {:.1f}%", 100 * *last.utilisation);
   if (last.peak_memory) line += fmt::format("  {:.2f} GiB", *last.peak_memory / (1 << 30));
   if (last.test_top5) line += fmt::format("  top-5 {:.2f}%", 100 * *last.test_top5);
@@ -105,9 +116,11 @@ std::string run_text(const RunResult& result) {
                 100 * result.final_accuracy, 100 * result.best_accuracy,
                 100 * result.median_accuracy)
           : std::string("not evaluated");
-  std::string text = fmt::format("{}: {}, {}, {} epochs in {:.1f} s of training, {:.0f} img/s",
-                                 result.name, result.status, tested, result.epochs.size(),
-                                 result.train_seconds, result.images_per_second);
+  std::string text = fmt::format("{}: {}, {}, {} in {} s of training", result.name, result.status,
+                                 tested, length_text(result), three_digits(result.train_seconds));
+  // The median over epochs, which has no value before the first has ended.
+  if (!result.epochs.empty())
+    text += fmt::format(", {} img/s", three_digits(result.images_per_second));
   if (!result.epochs.empty() && result.epochs.back().test_top5)
     text +=
         fmt::format("\nlabel among the first five: {:.2f}%", 100 * *result.epochs.back().test_top5);

@@ -9,14 +9,6 @@
 namespace dkfac::app {
 namespace {
 
-constexpr int kMaxDecimals = 6;
-
-/// Decimals that give a positive value three significant digits.
-int decimals_of(double value) {
-  if (!(value > 0) || !std::isfinite(value)) return 0;
-  return std::clamp(2 - static_cast<int>(std::floor(std::log10(value))), 0, kMaxDecimals);
-}
-
 template <class Text>
 std::string range_text(const Spread& spread, Dash dash, Text text) {
   if (spread.count == 0) return "-";
@@ -31,14 +23,6 @@ std::string epochs_number(double epochs) {
 }
 
 }  // namespace
-
-std::string fixed(double value, int digits) { return fmt::format("{:.{}f}", value, digits); }
-
-std::string three_digits(double value) {
-  const double size = std::abs(value);
-  if (size >= 1e7 || (size > 0 && size < 1e-4)) return fmt::format("{:.2e}", value);
-  return fixed(value, decimals_of(size));
-}
 
 std::string grouped(std::int64_t value) {
   std::string text = fmt::format("{}", value);

@@ -3,6 +3,7 @@
 #include <string>
 #include <string_view>
 
+#include "app/record/number_text.h"
 #include "app/shared/report.h"
 
 namespace dkfac::app {
@@ -10,10 +11,6 @@ namespace dkfac::app {
 /// Character between the ends of a range: "-" for terminals, an en dash on paper.
 enum class Dash { plain, en };
 
-[[nodiscard]] std::string fixed(double value, int digits);
-/// Formats three significant digits, or all before the point: "0.0123", "4.52", "37.1", "128",
-/// "12345"; with an exponent below 1e-4 and from 1e7.
-[[nodiscard]] std::string three_digits(double value);
 /// "1,234,567"
 [[nodiscard]] std::string grouped(std::int64_t value);
 /// Formats an accuracy in [0, 1] as a target: "90 %", "92.5 %".

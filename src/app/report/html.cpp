@@ -127,7 +127,9 @@ std::string run_list(std::span<const RunGroup> groups) {
     column("dollars", [&](Run run) { return number(run.dollars(run.total_seconds)); });
     column("dollars to", [&](Run run) { return number(run.dollars(run.seconds_to_target)); });
   }
-  column("images per second", [](Run run) { return three_digits(run.images_per_second); });
+  column("images per second", [](Run run) {
+    return run.images_per_second > 0 ? three_digits(run.images_per_second) : "-";
+  });
   return "<details><summary>Every run</summary>" + html_table(table, Look::scrolls) +
          "</details>\n";
 }

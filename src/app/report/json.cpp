@@ -16,6 +16,9 @@ ordered_json number(double value) { return std::isfinite(value) ? ordered_json(v
 
 ordered_json number(const std::optional<double>& value) { return value ? number(*value) : nullptr; }
 
+/// Medians over epochs are 0 before the first epoch has ended.
+ordered_json measured(double value) { return value > 0 ? number(value) : nullptr; }
+
 ordered_json object(const std::optional<LoadingRecord>& l) {
   if (!l) return nullptr;
   return {{"wait_fraction", number(l->wait_fraction)},
@@ -204,8 +207,8 @@ std::string to_json(const RunResult& r) {
                {"price_per_hour", r.price_per_hour > 0 ? number(r.price_per_hour) : nullptr},
                {"dollars", number(r.dollars(r.total_seconds))},
                {"dollars_to_target", number(r.dollars(r.seconds_to_target))},
-               {"images_per_second", number(r.images_per_second)},
-               {"seconds_per_step", number(r.seconds_per_step)},
+               {"images_per_second", measured(r.images_per_second)},
+               {"seconds_per_step", measured(r.seconds_per_step)},
                {"activity_seconds", std::move(activities)},
                {"launches", object(r.launches)},
                {"preconditioning_launches", object(r.preconditioning_launches)},

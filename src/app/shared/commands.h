@@ -75,7 +75,7 @@ struct InfoCommand {
   std::int64_t batch = 1;                ///< Model: images of a training step.
   std::vector<std::int64_t> input = {};  ///< Model: height, width, channels; empty: its default.
   std::int64_t classes = 0;              ///< Model; 0: its default.
-  double tflops = 0;  ///< Sustained by all ranks together, to predict phase times; 0: unknown.
+  double tflops = 0;  ///< Sustained by all ranks together, to predict times of passes; 0: unknown.
   std::vector<std::string> set;
   int ranks = 1;
 };

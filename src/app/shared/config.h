@@ -24,8 +24,9 @@
 
 namespace dkfac::app {
 
-/// Top-5 accuracies are recorded for more classes than this.
-inline constexpr std::int64_t kTop5Classes = 10;
+/// Top-5 accuracies are recorded for more classes than kTop5Classes, as five of ten say little;
+/// with run.target_top5 for more than kTop5, of which it is not always 1.
+inline constexpr std::int64_t kTop5 = 5, kTop5Classes = 10;
 
 /// Use of a feature that is not available in every run.
 enum class Choice : std::uint8_t { automatic, yes, no };

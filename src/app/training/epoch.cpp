@@ -132,7 +132,7 @@ void finish_epoch(TrainState& s) {
     const Tally& tested = evaluation->tested;
     record.test_loss = tested.mean_loss();
     record.test_accuracy = tested.accuracy();
-    record.test_top5 = top5_accuracy(tested, s.model->outputs());
+    record.test_top5 = top5_accuracy(tested, s.model->outputs(), s.config.run.target_top5);
     record.plain_accuracy = evaluation->plain_accuracy;
   }
   record.train_seconds = result.train_seconds;

@@ -24,10 +24,12 @@ struct Tally {
   [[nodiscard]] double mean_loss() const { return loss / samples; }  ///< A NaN without samples.
   [[nodiscard]] double accuracy() const { return correct / samples; }
 };
-/// Returns the top-5 accuracy; nothing for kTop5Classes or fewer.
-[[nodiscard]] inline std::optional<double> top5_accuracy(const Tally& tested,
-                                                         std::int64_t classes) {
-  return classes > kTop5Classes ? std::optional(tested.top5 / tested.samples) : std::nullopt;
+/// Returns the top-5 accuracy; nothing for kTop5Classes or fewer, or with a target, which is
+/// run.target_top5, for kTop5 or fewer.
+[[nodiscard]] inline std::optional<double> top5_accuracy(const Tally& tested, std::int64_t classes,
+                                                         double target = 0) {
+  return classes > (target > 0 ? kTop5 : kTop5Classes) ? std::optional(tested.top5 / tested.samples)
+                                                       : std::nullopt;
 }
 /// Collective: returns the sum over ranks.
 [[nodiscard]] Tally sum_over_ranks(const Tally& mine, comm::Communicator& comm);

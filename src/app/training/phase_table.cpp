@@ -5,6 +5,7 @@
 
 #include <fmt/core.h>
 
+#include "app/record/number_text.h"
 #include "app/record/progress.h"
 
 namespace dkfac::app {
@@ -19,6 +20,11 @@ std::string operations_text(double flops) {
   double scaled = flops * 1e-6;
   for (; scaled >= 1000 && unit + 1 < kUnits.size(); ++unit) scaled /= 1000;
   return fmt::format("{:.4g} {}", scaled, kUnits.at(unit));
+}
+
+std::string time_text(double seconds) {
+  constexpr double kMinute = 60;
+  return seconds < kMinute ? three_digits(seconds) + " s" : duration_text(seconds);
 }
 
 std::string from_to(double first, double last) {
@@ -90,10 +96,10 @@ std::string phase_table(const std::vector<PhasePlan>& plan, int ranks,
                     "", "", "", std::to_string(total_steps(plan)), "", "", count_text(images),
                     operations_text(operations)});
   if (flops) {
-    rows.front().emplace_back("time");
+    rows.front().emplace_back("time of passes");
     for (std::size_t i = 0; i < plan.size(); ++i)
-      rows[i + 1].push_back(duration_text(operations_of(plan[i]) / *flops));
-    if (plan.size() > 1) rows.back().push_back(duration_text(operations / *flops));
+      rows[i + 1].push_back(time_text(operations_of(plan[i]) / *flops));
+    if (plan.size() > 1) rows.back().push_back(time_text(operations / *flops));
   }
   return lines_of(rows);
 }

@@ -174,6 +174,28 @@ TEST(RunSummary, FindsTargetBestAndMedians) {
   EXPECT_DOUBLE_EQ(result.seconds_per_step, 0.15);  // Median of 0.2 and 0.1.
 }
 
+TEST(RunText, TellsStepsOfAnEpochThatHasNotEndedAndNoRateOfIt) {
+  RunResult result = two_epochs(0.6);
+  result.status = "stopped";
+  result.steps = 20;
+  EXPECT_NE(run_text(result).find("2 epochs in 0 s of training, 200 img/s"), std::string::npos)
+      << run_text(result);
+  result.steps = 23;
+  EXPECT_NE(run_text(result).find("2 epochs and 3 steps in"), std::string::npos);
+  result.epochs.clear();
+  result.steps = 2;
+  result.train_seconds = 0.0123;
+  const std::string text = run_text(result);
+  EXPECT_NE(text.find("not evaluated, 2 steps in 0.0123 s of training"), std::string::npos) << text;
+  EXPECT_EQ(text.find("img/s"), std::string::npos) << text;
+}
+
+TEST(EpochLine, HasThreeDigitsOfASlowRate) {
+  RunResult result = two_epochs(0.6);
+  result.epochs.back().images_per_second = 0.0456;
+  EXPECT_NE(epoch_line("kfac", result, 2).find("  0.0456 img/s"), std::string::npos);
+}
+
 TEST(RunSummary, LeavesATargetThatWasNotReachedUnset) {
   const RunResult result = two_epochs(0.6);
   EXPECT_FALSE(result.epochs_to_target.has_value());

@@ -83,6 +83,8 @@ TEST(ToJson, HasAnEmptyResultToo) {
   EXPECT_TRUE(j["epochs"].is_array() && j["epochs"].empty());
   for (const char* accuracy : {"final_accuracy", "best_accuracy", "median_accuracy"})
     EXPECT_TRUE(j[accuracy].is_null()) << accuracy << ", before the first evaluation";
+  for (const char* rate : {"images_per_second", "seconds_per_step"})
+    EXPECT_TRUE(j[rate].is_null()) << rate << ", before the end of an epoch";
   EXPECT_TRUE(j["activity_seconds"].is_object());
 }
 

@@ -120,6 +120,8 @@ TEST(Evaluation, CountsLabelsAmongTheFirstFive) {
   EXPECT_LT(tally.top5, tally.samples);
   EXPECT_EQ(top5_accuracy(tally, 12), expected / 30);
   EXPECT_FALSE(top5_accuracy(tally, 10)) << "five guesses of ten say little";
+  EXPECT_EQ(top5_accuracy(tally, 6, 0.9), expected / 30) << "unless they are a target";
+  EXPECT_FALSE(top5_accuracy(tally, 5, 0.9)) << "five guesses of five say nothing";
 }
 
 RunResult train_here(const std::vector<std::string>& keys, int ranks = 1) {
@@ -178,6 +180,11 @@ TEST(EpochEvaluation, RecordsTheFirstFiveOfManyClasses) {
   EXPECT_GE(*one.epochs[1].test_top5, one.epochs[1].test_accuracy);
   EXPECT_NE(run_text(one).find("among the first five"), std::string::npos);
   EXPECT_EQ(run_text(few).find("among the first five"), std::string::npos);
+  const RunResult target = train_here({"run.target_top5=0.01", "data.synthetic_classes=10"});
+  ASSERT_TRUE(target.epochs[1].test_top5) << "ten classes, with a target";
+  EXPECT_GE(*target.epochs[1].test_top5, target.epochs[1].test_accuracy);
+  EXPECT_EQ(target.epochs_to_target, 1);
+  EXPECT_FALSE(train_here({"data.synthetic_classes=10"}).epochs[1].test_top5);
   // Kept with the rest of the run.
   const RunResult read = parse_result(to_json(one), "memory");
   EXPECT_EQ(read.epochs[1].test_top5, one.epochs[1].test_top5);
