@@ -49,7 +49,7 @@ def test_no_run_is_aborted_at_its_end(tmp_path):
 
 
 HELD = """
-import os, sys, time
+import gc, os, sys
 import torch
 import torch.distributed as dist
 import dkfac.torch as dkfac
@@ -96,6 +96,7 @@ if mode == "own":
     step()
 if mode == "unused":
     optimizer._dkfac = kfac = comm = None
+    gc.collect()
     comm = dkfac.Comm.torch()
     kfac = dkfac.attach(model, optimizer, comm=comm)
     step()
