@@ -98,6 +98,7 @@ TEST(EventFile, HoldsTheVersionAndThenEveryEvent) {
     EpochRecord epoch;
     epoch.epoch = 2;
     epoch.peak_memory = 1 << 30;
+    epoch.utilisation = 0.5;
     epoch.train_top5 = 0.5;
     epoch.loading = LoadingRecord{.wait_fraction = 0.25, .images = 8, .decode_s = 2};
     add_epoch(file, epoch);
@@ -108,9 +109,10 @@ TEST(EventFile, HoldsTheVersionAndThenEveryEvent) {
   EXPECT_NE(records[0].find("brain.Event:2"), std::string::npos);
   EXPECT_NE(records[1].find("train/loss"), std::string::npos);
   EXPECT_EQ(records[1].find("damping"), std::string::npos) << "a first-order method has none";
-  EXPECT_NE(records[1].find("speed/exchange_gb_per_second"), std::string::npos);
+  for (const char* tag : {"speed/exchange_seconds", "speed/exchange_gb_per_second"})
+    EXPECT_NE(records[1].find(tag), std::string::npos) << tag;
   for (const char* tag : {"epoch/test_accuracy", "epoch/train_top5", "epoch/peak_memory_gib",
-                          "loading/wait_fraction", "loading/decode_rate"})
+                          "epoch/utilisation", "loading/wait_fraction", "loading/decode_rate"})
     EXPECT_NE(records[2].find(tag), std::string::npos) << tag;
   EXPECT_EQ(records[2].find("loading/read_rate"), std::string::npos) << "it took no time";
 }

@@ -184,6 +184,7 @@ TEST(EpochEvaluation, RecordsTheFirstFiveOfManyClasses) {
   ASSERT_TRUE(target.epochs[1].test_top5) << "ten classes, with a target";
   EXPECT_GE(*target.epochs[1].test_top5, target.epochs[1].test_accuracy);
   EXPECT_EQ(target.epochs_to_target, 1);
+  EXPECT_EQ(target.seconds_to_target, target.epochs[0].train_seconds) << "without the evaluation";
   EXPECT_FALSE(train_here({"data.synthetic_classes=10"}).epochs[1].test_top5);
   // Kept with the rest of the run.
   const RunResult read = parse_result(to_json(one), "memory");
