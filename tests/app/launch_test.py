@@ -3,6 +3,7 @@
 
 Environment as for cli_support.py; DKFAC_HAVE_MPI=1 compares with mpirun too.
 """
+import json
 import os
 import re
 import resource
@@ -187,6 +188,16 @@ class Processes(Folder):
         finally:
             for caller in callers:
                 caller.close()
+
+    def test_a_resume_whose_ranks_do_not_meet_is_recorded(self):
+        out = self.dir / "a"
+        self.assertEqual(self.dkfac(*self.args("a")).returncode, 0)
+        port = free_port()
+        alone = self.start(lambda rank, size, _: torchrun(0, 2, port), 1, "train", "--resume", out, "--set",
+                           "run.comm_timeout_s=1")
+        self.assertEqual(self.finish(alone)[0].returncode, 75)
+        error = json.loads((out / "rank-0.error.json").read_text())
+        self.assertEqual((error["activity"], error["code"]), ("launch", 75))
 
     def test_the_limit_of_open_files_is_raised_where_it_may_be(self):
         """Five ranks have two connections to each other, which 10 files do not hold beside those of a run."""

@@ -29,7 +29,7 @@ ordered_json content(const Manifest& manifest) {
 }
 
 Manifest from_json(const ordered_json& json, const std::string& source) {
-  const int format = json.at("format").get<int>();
+  const auto format = json.at("format").get<std::int64_t>();
   if (format != kManifestFormat)
     throw DataError(fmt::format(
         "[checkpoint] '{}' has format {}, and this program reads format {}; {}", source, format,

@@ -4,8 +4,11 @@
 
 #include "app/checkpoint/manifest.h"
 #include "app/checkpoint/resume.h"
+#include "app/config/keys.h"
+#include "app/config/settings.h"
 #include "app/record/progress.h"
 #include "app/run/job.h"
+#include "app/run/run_folder.h"
 #include "app/run/run_one.h"
 #include "app/shared/commands.h"
 #include "app/shared/config.h"
@@ -59,6 +62,20 @@ void plan_resume(const TrainCommand& command, RunPlan& plan) {
   if (same) plan.if_exists = IfExists::resume;
 }
 
+/// Checks that --set does not change what the other keys of the run's own file depend on: reading
+/// them would ask to remove what the run has written.
+void check_kind(const fs::path& file, const std::vector<std::string>& set) {
+  const Config before = load_config(file);
+  for (const std::string& text : set) {
+    const auto [path, raw] = split_override(text);
+    if (path != "model.name" && path != "optimizer.type") continue;
+    const Key& key = *find_key(path);
+    const std::string was = to_toml(key.get(before)), is = to_toml(read_value(key, raw));
+    DKFAC_CHECK(was == is, "[resume] ", path, " was ", was, " and is ", is,
+                "; resume with the configuration of the run, or start a new one");
+  }
+}
+
 void make_plan(const TrainCommand& command, RunPlan& plan) {
   plan.if_exists = command.force ? IfExists::overwrite : IfExists::refuse;
   plan.checkpoints = true;
@@ -70,7 +87,10 @@ void make_plan(const TrainCommand& command, RunPlan& plan) {
   fs::path config = command.config;
   if (command.resume) {
     plan_resume(command, plan);
-    if (config.empty()) config = run_folder_of(*plan.resume) / kConfigFile;
+    if (config.empty()) {
+      config = run_folder_of(*plan.resume) / kConfigFile;
+      check_kind(config, command.set);
+    }
   }
   DKFAC_CHECK(!config.empty(), "[arguments] config is required; 'dkfac --help' shows the usage");
   plan.config = load_config(config, command.set);
@@ -104,6 +124,10 @@ int run(const TrainCommand& command, const Terminal& terminal) {
     job.options = comm_options(plan.config);
     job.ranks_per_node = plan.config.run.hierarchical;
   }
+  if (plan.if_exists == IfExists::resume)
+    job.refused = [&plan](int rank, const Failure& failure) {
+      write_refusal(plan.folder, rank, failure);
+    };
   DataCache cache;
   return run_job(job, terminal, [&](std::shared_ptr<comm::Communicator> comm) {
     train_rank(command, plan, cache, terminal, std::move(comm));

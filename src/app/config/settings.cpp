@@ -96,6 +96,8 @@ std::uint64_t seed_value(const Key& key, const Setting& setting) {
   const std::string text = text_value(key, setting);
   const char* const end = text.data() + text.size();
   const auto [at, error] = std::from_chars(text.data(), end, seed);
+  // TOML has no leading zeros either, which some take for octal.
+  if (text.size() > 1 && text.front() == '0') refuse_value(key, setting);
   if (error != std::errc() || at != end) refuse_value(key, setting);
   return seed;
 }

@@ -74,6 +74,7 @@ std::shared_ptr<comm::Communicator> in_levels(const Job& job,
 int run_launched(const Job& job, int rank, const Terminal& terminal, const Body& body) {
   std::optional<comm::World> world;
   if (const auto failure = attempt("launch", [&] { world.emplace(job.options); })) {
+    if (job.refused) job.refused(rank, {rank, failure->position, failure->code, failure->what});
     sleep_for(rank == 0 ? 0 : 3);  // Usually all fail alike, and rank 0 ends the job.
     return print({rank, failure->position, failure->code, failure->what}, terminal);
   }
@@ -168,6 +169,7 @@ int run_job(const Job& job, const Terminal& terminal, const Body& body) {
   if (const auto failure = attempt("launch", [&] { launch = comm::detect_launch(); }))
     return print(*failure, terminal);
   if (launch.size > 1 || job.ranks > 1) load_kernels_early();
+  if (job.early && job.refused) job.refused(launch.rank, *job.early);
   if (launch.size == 1) return run_here(job, terminal, body);
   Job launched = job;
   if (launched.early) launched.early->rank = launch.rank;

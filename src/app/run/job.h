@@ -21,6 +21,8 @@ struct Job {
   int ranks_per_node = 0;  ///< For two-level collectives; 0: one level.
   /// Failure before any communication, e.g. a bad configuration; agreed on and reported once.
   std::optional<Failure> early = {};
+  /// Called on each process with `early`, or with a failure to reach the other ranks.
+  std::function<void(int rank, const Failure&)> refused = {};
 };
 
 /// Runs `body` on every rank and returns the exit code. Exceptions become one error line for the

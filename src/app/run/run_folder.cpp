@@ -175,6 +175,14 @@ void write_error(const std::filesystem::path& folder, int rank, const Failure& f
   }
 }
 
+void write_refusal(const std::filesystem::path& folder, int rank, const Failure& failure) noexcept {
+  try {
+    if (is_ours(folder) && !is_locked(folder)) write_error(folder, rank, failure);
+  } catch (...) {
+    // As above.
+  }
+}
+
 std::filesystem::path default_folder(const std::string& name) {
   return std::filesystem::path("out") /
          fmt::format("{}-{:%Y%m%d-%H%M%S}", name, fmt::localtime(std::time(nullptr)));

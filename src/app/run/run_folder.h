@@ -33,6 +33,9 @@ enum class IfExists : std::uint8_t { refuse, overwrite, resume, next };
 /// Writes rank-<rank>.error.json with the failure of this rank. Never throws, so that the first
 /// failure is the one reported.
 void write_error(const std::filesystem::path& folder, int rank, const Failure& failure) noexcept;
+/// Writes rank-<r>.error.json into the folder of a run that was to be resumed, and was not even
+/// opened. Leaves a folder alone that holds no run, or one that another process uses.
+void write_refusal(const std::filesystem::path& folder, int rank, const Failure& failure) noexcept;
 
 /// out/<name>-<date>-<time>
 [[nodiscard]] std::filesystem::path default_folder(const std::string& name);

@@ -32,6 +32,14 @@ std::string read_holder(int descriptor) {
 
 }  // namespace
 
+bool is_locked(const std::filesystem::path& folder) {
+  const int descriptor = ::open((folder / kLockFile).c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+  if (descriptor < 0) return false;
+  const bool locked = ::flock(descriptor, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  ::close(descriptor);
+  return locked;
+}
+
 RunLock::RunLock(const std::filesystem::path& folder, const char* file) {
   const std::filesystem::path path = folder / file;
   descriptor_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);

@@ -7,6 +7,9 @@ namespace dkfac::app {
 constexpr const char* kLockFile = "run.lock";
 constexpr const char* kCommandLockFile = "command.lock";  ///< Of a folder that holds several runs.
 
+/// Returns whether a process holds the lock of this folder; changes nothing.
+[[nodiscard]] bool is_locked(const std::filesystem::path& folder);
+
 /// Advisory lock on a file of a folder, which allows one run or command at a time. The system
 /// releases it when the process ends in any way. Throws InvalidArgument naming the process that
 /// holds it, IoError.

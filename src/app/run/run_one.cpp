@@ -76,6 +76,7 @@ class Run {
       if (comm_->rank() != 0) return;
       std::unique_ptr<RunLock> lock;
       if (plan_.if_exists == IfExists::resume) lock = claim_run(plan_.folder);
+      claimed_ = lock != nullptr;
       if (plan_.resume) point_ = resume_point();
       folder_.emplace(plan_.folder, plan_.if_exists, std::move(lock));
       // A run that cannot be set up must leave an earlier one as it was, be it the resumed one or
@@ -190,7 +191,9 @@ class Run {
     } catch (...) {
     }
     if (progress_) progress_->clear();
-    if (!where_.empty()) write_error(where_, comm_->rank(), failure);
+    // A run that was claimed and then refused has no `where_`.
+    if (!where_.empty() || claimed_)
+      write_error(where_.empty() ? plan_.folder : where_, comm_->rank(), failure);
     state_.result.status = "failed";
     state_.result.error = failure.what;
     try {
@@ -207,6 +210,7 @@ class Run {
   const Terminal& terminal_;
   PhaseData data_;
   RunState state_;
+  bool claimed_ = false;         ///< Rank 0 holds the folder of the run to be resumed.
   std::filesystem::path where_;  ///< The run folder, once it is open.
   CheckpointPlan checkpoints_;
   std::optional<ResumePoint> point_;  ///< On rank 0.

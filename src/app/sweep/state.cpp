@@ -187,7 +187,7 @@ void restore(std::string_view text, const std::string& source, SweepState& state
   };
   try {
     const auto json = ordered_json::parse(text);
-    DKFAC_CHECK(json.at("format").get<int>() == kStateFormat && json.at("plan") == plan_json(state),
+    DKFAC_CHECK(json.at("format") == kStateFormat && json.at("plan") == plan_json(state),
                 "[sweep] '", source,
                 "' is of another sweep than the file asks for; choose another ",
                 "--out, or overwrite it with --force");

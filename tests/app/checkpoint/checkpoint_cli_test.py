@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """Checkpoints from outside: stop, resume, look into, evaluate, export."""
+import fcntl
 import json
 import os
 import pathlib
@@ -76,6 +77,39 @@ class Checkpoints(CheckpointFolder):
         old = self.dir / "a" / "checkpoints" / "step-000006"
         self.good(self.dkfac("train", "--resume", old, "--quiet"))
         self.assertEqual(self.metrics("a"), metrics)
+
+    def test_a_refused_resume_is_recorded(self):
+        self.train("a", "--quiet")
+        out = self.dir / "a"
+        error = out / "rank-0.error.json"
+        for activity, code, *more in (("config", 64, "--set", "optimizer.dampng=1"),
+                                      ("folder", 64, "--set", "run.precision=f64")):
+            with self.subTest(activity=activity):
+                before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+                done = self.dkfac("train", "--resume", out, *more)
+                self.assertEqual(done.returncode, code, done.stderr)
+                recorded = json.loads(error.read_text())
+                self.assertEqual((recorded["activity"], recorded["code"]), (activity, code))
+                self.assertIn(recorded["what"].split(";")[0], done.stderr)
+                error.unlink()
+                after = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+                self.assertEqual({path for path in before if path.name != "run.lock" and before[path] != after[path]},
+                                 set())
+        # Control: the folder of a run under way is left alone, and so is that of something else.
+        with open(out / "run.lock", "rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            self.assertEqual(self.dkfac("train", "--resume", out, "--set", "optimizer.dampng=1").returncode, 64)
+        self.assertFalse(error.exists())
+        self.assertEqual(self.train("a", "--set", "optimizer.dampng=1").returncode, 64)
+        self.assertFalse(error.exists())
+
+    def test_another_kind_is_refused_without_keys_to_remove(self):
+        self.train("a", "--quiet")
+        for key, was, other in (("model.name", "lenet-bn", "mlp"), ("optimizer.type", "sgd", "lars")):
+            done = self.dkfac("train", "--resume", "a", "--set", f"{key}={other}")
+            self.expect_error(done, 64, f'[resume] {key} was "{was}" and is "{other}"; resume with')
+            same = self.dkfac("train", "--resume", "a", "--quiet", "--set", f"{key}={was}")
+            self.assertEqual(same.returncode, 0, same.stderr)
 
     def test_an_older_checkpoint_becomes_the_latest(self):
         self.good(self.train("a", "--quiet", "--set", "checkpoint.keep=9", "--set",

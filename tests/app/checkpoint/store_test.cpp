@@ -178,7 +178,9 @@ TEST(Store, SeesEveryFlippedBitOfEveryFile) {
 
 TEST(Store, RefusesManifestsOfOtherFormatsWithAdvice) {
   const std::pair<const char*, const char*> others[] = {{"1", "with the dkfac that wrote it"},
-                                                        {"3", "use a newer dkfac"}};
+                                                        {"3", "use a newer dkfac"},
+                                                        {"1099511627776", "use a newer dkfac"},
+                                                        {"1099511627778", "use a newer dkfac"}};
   for (const auto& [format, advice] : others) {
     std::string text = to_text({1, 1, "9", {}});
     text.replace(text.find("\"format\": 2"), 11, std::string("\"format\": ") + format);

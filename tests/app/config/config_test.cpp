@@ -215,6 +215,9 @@ TEST(ConfigOverrides, AreCheckedLikeTheFile) {
   expect_has(message("", {"run.epoch=3"}), {"--set run.epoch=3", "did you mean 'run.epochs'"});
   expect_has(message("", {"run.epochs=0"}), {"--set run.epochs=0", "in [1, "});
   expect_has(message("", {"run.epochs=3\nseed=4"}), {"run.epochs"});
+  for (const char* octal : {"run.seed=010", "run.seed=\"010\"", "run.seed=00", "run.epochs=010"})
+    expect_has(message("", {octal}), {octal, "an integer"});
+  EXPECT_EQ(parse("", {"run.seed=0"}).run.seed, 0u);
 }
 
 TEST(Config, FilesThatAreNotThereAreMissingInput) {
