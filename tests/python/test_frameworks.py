@@ -1,4 +1,5 @@
 """States that frameworks ask for: those of a fresh optimizer, and those of one rank for all."""
+import copy
 import types
 import warnings
 
@@ -46,6 +47,25 @@ def test_the_state_of_a_fresh_optimizer_for_a_distributed_checkpoint(form):
     api.set_state_dict(other, its_optimizer, model_state_dict=model_state, optim_state_dict=optimizer_state)
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters()))
     train(other, its_optimizer)
+
+
+def test_a_distributed_checkpoint_has_no_curvature_of_an_optimizer_and_tells_where_it_is():
+    api = pytest.importorskip("torch.distributed.checkpoint.state_dict")
+    model, other = net(), net()
+    optimizer, kfac = fresh("KFAC", model)
+    its_optimizer, its_kfac = fresh("KFAC", other)
+    train(model, optimizer)
+    with pytest.warns(UserWarning, match="not the curvature of dkfac.KFAC.*preconditioner.state_dict"):
+        model_state, optimizer_state = copy.deepcopy(api.get_state_dict(model, optimizer))
+    curvature = optimizer.preconditioner.state_dict()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert "dkfac" in optimizer.state_dict()  # Control: asked for by the user.
+        api.set_state_dict(other, its_optimizer, model_state_dict=model_state, optim_state_dict=optimizer_state)
+        its_optimizer.preconditioner.load_state_dict(curvature)
+    for one, its in ((model, optimizer), (other, its_optimizer)):
+        train(one, its)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters()))
 
 
 @pytest.mark.parametrize("form", ["SGD", "AdamW", "KFAC"])

@@ -10,7 +10,7 @@ import weakref
 import torch
 
 from .._library import InvalidArgument, real
-from . import _checks, _state
+from . import _checks, _savers, _state
 from ._join import JoinsWithin
 from ._model import ModelPreconditioner
 
@@ -45,6 +45,7 @@ class KFAC(JoinsWithin, torch.optim.SGD):
         return loss
 
     def state_dict(self):
+        _savers.warn_of_no_curvature(self.preconditioner)
         return dict(super().state_dict(), dkfac=self.preconditioner.state_dict())
 
     def load_state_dict(self, state_dict):

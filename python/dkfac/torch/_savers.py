@@ -29,3 +29,12 @@ def warn_of_one_state(comm):
                       f"{comm.rank} of {comm.size} alone: the run cannot resume from it. Save that of every rank "
                       f"{found[1]}, e.g. torch.save(kfac.state_dict(), f'kfac-{{rank}}.pt'), and load it on the same "
                       "rank", stacklevel=3)
+
+
+def warn_of_no_curvature(kfac):
+    """Called where the state of an optimizer that holds its curvature is asked for."""
+    found = _caller() if kfac.steps > 0 and kfac.comm.size == 1 else None
+    if found is not None and found[0] == "torch.distributed.checkpoint":
+        warnings.warn("[dkfac] torch.distributed.checkpoint keeps no more of an optimizer's state than its parameters' "
+                      "and groups', so not the curvature of dkfac.KFAC. Save optimizer.preconditioner.state_dict() as an "
+                      "entry of its own, and load it by optimizer.preconditioner.load_state_dict()", stacklevel=3)
