@@ -288,3 +288,16 @@ def test_finetuning_of_lightning(tmp_path):
     with pytest.warns(UserWarning, match="0: trained from this pass on"):
         trainer.fit(module, data)
     assert module.seen[:2] == [["0"], ["0"]] and not module.kfac.reasons() and module.kfac.steps == 4
+
+
+def test_layers_that_are_frozen_again_have_a_reason():
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    kfac = dkfac.attach(model, optimizer, damping=0.1)
+    train_step(model, optimizer)
+    model[0].requires_grad_(False)
+    assert kfac.reasons() == {"0": "it is frozen"}
+    train_step(model, optimizer)
+    assert kfac.reasons() == {"0": "it is frozen"} and kfac.last_report.updated
+    model[0].requires_grad_(True)
+    assert not kfac.reasons()

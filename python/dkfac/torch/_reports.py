@@ -18,8 +18,9 @@ class Reports:
 
     def reasons(self):
         """{name: reason} of the parameters that get the first-order update."""
+        frozen = {layer.name: "it is frozen" for layer in self.curved() if not layer.weight.requires_grad}
         return {**{layer.name: layer.reason or layer.left for layer in self.layers
-                   if layer.reason is not None or layer.left is not None}, **self._without_layer()}
+                   if layer.reason is not None or layer.left is not None}, **frozen, **self._without_layer()}
 
     def factors(self, name):
         """Copies of what this rank holds of a layer's curvature: {"a_average": tensor, ...}."""
