@@ -22,10 +22,22 @@ constexpr double kLongRebuild = 2;  ///< Seconds.
 /// Speed of a GPU relative to the host, where costs are not measured: 10 TFLOP/s.
 constexpr double kDeviceSpeed = 100;
 
+/// Bytes that a rebuild holds beside the inverses: one of the matrices that it writes, at a time.
+double bytes_of_rebuild(const PlannedLayers& plan, std::size_t i) {
+  const auto element = static_cast<double>(size_of(plan.options.dtype));
+  double most = 0;
+  for (const FactorPlan& factor : {plan_a(plan.specs[i], plan.options, plan.device),
+                                   plan_g(plan.specs[i], plan.options, plan.device)})
+    if (factor.is_set() && !factor.is_diagonal())
+      most = std::max(
+          most, element * static_cast<double>(factor.inverse_shape().numel() / factor.groups));
+  return most;
+}
+
 double bytes_of_layer(const PlannedLayers& plan, std::size_t i) {
   const CurvatureBytes bytes = curvature_bytes(plan.specs[i], plan.options, plan.device);
   return 2 * static_cast<double>(bytes.averages) +
-         static_cast<double>(bytes.earlier + bytes.inverses);
+         static_cast<double>(bytes.earlier + bytes.inverses) + bytes_of_rebuild(plan, i);
 }
 
 double seconds_of_layer(const PlannedLayers& plan, std::size_t i, const CostModel& costs) {
@@ -76,17 +88,19 @@ std::string remedies(const PlannedLayers& plan, std::size_t widest, double need)
 }  // namespace
 
 std::vector<double> memory_need(const PlannedLayers& plan) {
-  std::vector<double> need(index_of(plan.ranks));
+  std::vector<double> need(index_of(plan.ranks)), rebuild = need;
   double staging = 0;
   const int columns = plan.ranks / plan.workers;
   for (std::size_t i = 0; i < plan.specs.size(); ++i) {
     const CurvatureBytes bytes = curvature_bytes(plan.specs[i], plan.options, plan.device);
     staging += static_cast<double>(bytes.averages);
-    need[index_of(plan.owners[i])] += static_cast<double>(bytes.averages + bytes.earlier);
+    const std::size_t owner = index_of(plan.owners[i]);
+    need[owner] += static_cast<double>(bytes.averages + bytes.earlier);
+    rebuild[owner] = std::max(rebuild[owner], bytes_of_rebuild(plan, i));
     for (int r = plan.owners[i] % columns; r < plan.ranks; r += columns)
       need[index_of(r)] += static_cast<double>(bytes.inverses);
   }
-  for (double& bytes : need) bytes += staging;
+  for (std::size_t r = 0; r < need.size(); ++r) need[r] += staging + rebuild[r];
   return need;
 }
 

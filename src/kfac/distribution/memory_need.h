@@ -26,7 +26,7 @@ struct PlannedLayers {
 };
 
 /// Bytes that each rank needs at least: statistics of all layers on their way, averages of those it
-/// owns, inverses of those it works on.
+/// owns, inverses of those it works on, and what the largest rebuild writes before it is accepted.
 [[nodiscard]] std::vector<double> memory_need(const PlannedLayers& plan);
 
 /// The memory of one rank: ranks of one group share it.

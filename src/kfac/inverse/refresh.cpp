@@ -73,6 +73,14 @@ void add_refresh_tasks(Context& ctx, const CurvatureOptions& options, LayerCurva
   const bool g = layer.g.is_set() && parts.g && layer.g.stale;
   if (!a && !g) return;
   kernels::set_requested_damping(ctx, options, layer);
+  // Beside eigenvectors lambda is added where the diagonal is applied, which needs no other one
+  // where G is zero.
+  if (layer.a.is_set() && layer.a.is_diagonal() && layer.g.form == FactorForm::eigen) {
+    Scratch scratch(ctx);
+    const TensorView size = scratch.take({1}, DType::f64);
+    ops::max_abs(ctx, layer.a.requested_damping, size);
+    ops::copy(ctx, size, layer.a.requested_damping);
+  }
   if (a) tasks.push_back({&layer, &layer.a});
   if (g) tasks.push_back({&layer, &layer.g});
 }

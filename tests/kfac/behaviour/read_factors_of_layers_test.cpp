@@ -54,6 +54,35 @@ TEST(ReadFactors, OfRowsAreWholeMatrices) {
   EXPECT_LT(residual(matrix_of(read.g.inverse), g, read.g.damping.at(0)), kInverse);
 }
 
+TEST(ReadFactors, OfAnEmbeddingBesideAZeroGAreItsFrequencies) {
+  Context host;
+  for (const auto method : {kfac::InverseMethod::eigen, kfac::InverseMethod::cholesky}) {
+    CurvatureOptions options = factor_options();
+    options.inverse.method = method;
+    kfac::Preconditioner preconditioner(comm::make_self(), options);
+    const LayerId table =
+        preconditioner.add_layer("table", EmbeddingSpec{.vocabulary = 3, .width = 2});
+    Tensor words = Tensor::zeros(host, {4, 1}, DType::i32);
+    words.data<std::int32_t>()[3] = 2;
+    const Tensor none = Tensor::zeros(host, {4, 1, 2}, DType::f64);
+    Tensor gradient = Tensor::zeros(host, {3, 2}, DType::f64);
+    gradient.data<double>()[0] = 1;
+    preconditioner.record_input(table, words);
+    preconditioner.record_grad_output(table, none);
+    (void)preconditioner.step(std::vector<kfac::LayerGrad>{{table, gradient, {}}});
+    EXPECT_EQ(gradient.data<double>()[0], 1 / options.damping.lambda);
+    const LayerFactors read = preconditioner.read_factors(table);
+    const bool eigen = method == kfac::InverseMethod::eigen;
+    EXPECT_EQ(read.a.values.is_set(), eigen);  // Control: an inverse is that of zero.
+    if (!eigen) {
+      EXPECT_EQ(read.a.inverse.data<double>()[0], 1 / read.a.damping.at(0));
+      continue;
+    }
+    const double frequencies[] = {0.75, 0, 0.25};
+    for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(read.a.values.data<double>()[i], frequencies[i]);
+  }
+}
+
 TEST(ReadFactors, OfGroupsHaveOneMatrixEach) {
   kfac::Preconditioner preconditioner(comm::make_self(), factor_options());
   const Conv2dSpec spec{.in = 4, .out = 6, .bias = true, .groups = 2};

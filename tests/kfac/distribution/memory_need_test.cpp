@@ -38,14 +38,16 @@ struct TwoLayers {
   }
 };
 
-TEST(MemoryNeed, IsThatOfStagingAveragesAndInverses) {
+TEST(MemoryNeed, IsThatOfStagingAveragesInversesAndARebuild) {
   const TwoLayers layers;
   const double staging = TwoLayers::averages(0) + TwoLayers::averages(1);
   EXPECT_EQ(kfac::memory_need(layers.plan()),
-            (std::vector<double>{4 * (staging + TwoLayers::averages(0) + TwoLayers::kInverses0),
-                                 4 * (staging + TwoLayers::averages(1) + TwoLayers::kInverses1)}));
+            (std::vector<double>{
+                4 * (staging + TwoLayers::averages(0) + TwoLayers::kInverses0 + 20 * 20),
+                4 * (staging + TwoLayers::averages(1) + TwoLayers::kInverses1 + 1000 * 1000)}));
   const double all = TwoLayers::kInverses0 + TwoLayers::kInverses1;
-  EXPECT_EQ(kfac::memory_need(layers.plan(2))[0], 4 * (staging + TwoLayers::averages(0) + all));
+  EXPECT_EQ(kfac::memory_need(layers.plan(2))[0],
+            4 * (staging + TwoLayers::averages(0) + all + 20 * 20));
 }
 
 TEST(MemoryNeed, IsComparedWithWhatEachGroupOfRanksHas) {
