@@ -66,7 +66,7 @@ class Bench(Folder):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("roof: SGEMM", done.stdout)
         command = json.loads((self.dir / name).read_text(encoding="utf-8"))["command"]
-        self.assertIn("b\ufffd.json", command)
+        self.assertIn("$'b\\xff.json'", command)  # As a shell reads it.
 
     def test_mistakes(self):
         self.expect_error(self.dkfac("bench", "everything"), 64, "everything")
