@@ -130,6 +130,7 @@ from dkfac._preconditioner import Preconditioner, curvature_options
 rank = int(sys.argv[1])
 dist.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=rank, world_size=2)
 comm = dkfac.Comm.torch_tcp(timeout=100)
+dist.barrier()  # Rank 0 is connected too.
 spec = initialized(c.LayerSpec, library().dkfac_layer_spec_init, c.LINEAR)
 spec.in_, spec.out = 3, 2
 kfac = Preconditioner(comm, curvature_options())
