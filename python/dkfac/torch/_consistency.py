@@ -211,4 +211,3 @@ class Consistency:
         if what not in self.told:
             self.told.add(what)
             warnings.warn(f"[dkfac] {text}", stacklevel=_level_of_caller())
-
