@@ -103,7 +103,8 @@ class Input(Folder):
         photos = self.write("photos.toml", SYNTHETIC.format(model="mlp", optimizer="sgd").replace(
             "[data]", "[data]\nimage_size = 16").replace('"synthetic"', '"synthetic-photos"'))
         args = ["--set", "data.name=synthetic", "--set", "model.name=mlp"]
-        said = "WARNING [config] --set data.name=synthetic: synthetic has no data.image_size;"
+        said = (f"WARNING [config] --set data.name=synthetic: keys of {photos} that no longer apply are ignored: "
+                "data.image_size")
         for done in (self.train("a", *args, "--quiet", config=photos),
                      self.dkfac("info", photos, *args),
                      self.dkfac("compare", photos, *args, "--out", "c", "--quiet")):
@@ -114,6 +115,14 @@ class Input(Folder):
         # The dropped keys are not in the folder, so there is no further warning.
         done = self.train("b", "--quiet", config=self.dir / "a" / "config.toml")
         self.assertEqual((done.returncode, done.stderr), (0, ""))
+
+    def test_a_resume_with_another_schedule_than_that_of_the_run(self):
+        knots = ["--set", "lr.schedule=piecewise", "--set", "lr.knots=[[0,0.1],[3,0]]"]
+        self.assertEqual(self.train("a", "--quiet", "--set", "run.epochs=1", *knots).returncode, 0)
+        done = self.dkfac("train", "--resume", "a", "--quiet", "--set", "run.epochs=2", "--set", "lr.schedule=constant")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("--set lr.schedule=constant: keys of ", done.stderr)
+        self.assertIn("/a/config.toml that no longer apply are ignored: lr.knots\n", done.stderr)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <map>
 
 #include <fmt/core.h>
 #include <fmt/ranges.h>
@@ -51,28 +52,39 @@ void refuse_unknown(const Settings& settings) {
       refuse(setting, fmt::format("unknown key '{}'; {}", shortened(path), unknown_key_hint(path)));
 }
 
-/// Drops the file's keys that do not apply to the data set chosen by --set, and returns remarks.
-std::vector<std::string> drop_keys_of_other_data(Written& written, std::string_view source) {
-  const auto name = written.sections.find("data.name");
-  if (name == written.sections.end() || !name->second.raw) return {};
-  const auto chosen = std::get<std::string>(to_value(*find_key(name->first), name->second));
-  std::vector<std::string> dropped;
+/// The setting of --set that chose what `key` depends on, where it excludes the key; a section's or
+/// phase's own choice comes before that of the whole. Other models and optimizers are other runs:
+/// their keys are refused, not dropped.
+const Setting* excluding(const Key& key, const Settings& own, const Settings& whole) {
+  const std::string& selector = key.only.selector;
+  if (selector.empty() || selector == "model.name" || selector == "optimizer.type") return nullptr;
+  auto chosen = own.find(selector);
+  if (chosen == own.end()) chosen = whole.find(selector);
+  if (chosen == whole.end() || !chosen->second.raw) return nullptr;
+  const Value value = to_value(*find_key(selector), chosen->second);
+  const auto& values = key.only.values;
+  return std::ranges::count(values, std::get<std::string>(value)) > 0 ? nullptr : &chosen->second;
+}
+
+/// Drops the file's keys that do not apply to what --set chooses, and returns remarks.
+std::vector<std::string> drop_excluded(Written& written, std::string_view source) {
+  std::map<std::string, std::vector<std::string>> dropped;  // By --set.
   const auto drop = [&](const std::string& head, Settings& settings) {
     std::erase_if(settings, [&](const auto& item) {
       const Key* key = item.second.raw ? nullptr : find_key(item.first);
-      if (key == nullptr || key->only.selector != "data.name" ||
-          std::ranges::count(key->only.values, chosen) > 0)
-        return false;
-      dropped.push_back(head + item.first);
-      return true;
+      const Setting* by = key == nullptr ? nullptr : excluding(*key, settings, written.sections);
+      if (by != nullptr) dropped[by->where].push_back(head + item.first);
+      return by != nullptr;
     });
   };
   drop("", written.sections);
   for (std::size_t i = 0; i < written.phases.size(); ++i)
     drop(fmt::format("phase.{}.", i + 1), written.phases[i].settings);
-  if (dropped.empty()) return {};
-  return {fmt::format("[config] {}: {} has no {}; its value in {} is ignored", name->second.where,
-                      chosen, fmt::join(dropped, ", "), source)};
+  std::vector<std::string> remarks;
+  for (const auto& [where, keys] : dropped)
+    remarks.push_back(fmt::format("[config] {}: keys of {} that no longer apply are ignored: {}",
+                                  where, source, fmt::join(keys, ", ")));
+  return remarks;
 }
 
 // Applies settings in table order, so that a selector is set before the keys that depend on it.
@@ -92,7 +104,7 @@ Config parse_config(std::string_view text, std::span<const std::string> override
   Written written;
   collect(parse_toml(text, source, "config"), source, written);
   for (const std::string& override_text : overrides) collect_override(override_text, written);
-  std::vector<std::string> remarks = drop_keys_of_other_data(written, source);
+  std::vector<std::string> remarks = drop_excluded(written, source);
   Config config = apply(written.sections);
   config.remarks = std::move(remarks);
   const auto epochs = written.sections.find("run.epochs");

@@ -202,8 +202,9 @@ struct Config {
 };
 
 /// Reads a TOML file and applies `overrides` ("section.key=value" and "phase.N.section.key=value";
-/// later ones win). The file's stem is the default of run.name. An override of data.name drops the
-/// file's keys that do not apply to the new data set, and reports them in Config::remarks.
+/// later ones win). The file's stem is the default of run.name. Keys of the
+/// file that do not apply to what an override chooses (other data, another schedule) are dropped
+/// and reported in Config::remarks; those of another model.name or optimizer.type are refused.
 ///
 /// Throws MissingInput when the file does not exist, and InvalidArgument otherwise, with file and
 /// line, key, value, the allowed range, and for an unknown key the nearest known one.

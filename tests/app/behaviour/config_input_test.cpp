@@ -208,6 +208,26 @@ TEST(ConfigInput, RefusesTextThatNoFileCouldHold) {
   std::filesystem::remove(file);
 }
 
+TEST(ConfigInput, DropsKnotsThatTheChosenScheduleDoesNotHave) {
+  const std::string text =
+      "[lr]\nschedule = \"piecewise\"\nknots = [[0, 1], [2, 0]]\n"
+      "[[phase]]\nepochs = 1\nlr.knots = [[0, 1]]\n"
+      "[[phase]]\nepochs = 1\nlr.schedule = \"step\"\nlr.knots = [[0, 0.5]]\n";
+  const Config config = parse_config(text, Strings{"lr.schedule=constant"}, "here.toml");
+  EXPECT_TRUE(config.lr.knots.empty());
+  ASSERT_EQ(config.remarks.size(), 1);
+  EXPECT_TRUE(says(config.remarks[0], {"--set lr.schedule=constant", "here.toml",
+                                       "ignored: lr.knots, phase.1.lr.knots"}));
+  EXPECT_FALSE(says(config.remarks[0], {"phase.2"}));  // It has a schedule of its own.
+  EXPECT_EQ(phases_of(config)[1].config.lr.knots.size(), 1);
+  // Both schedules have knots.
+  EXPECT_TRUE(parse_config(text, Strings{"lr.schedule=step"}, "").remarks.empty());
+  // Another optimizer is another run.
+  EXPECT_TRUE(
+      says(refusal("[optimizer]\ntype = \"kfac\"\ndamping = 0.1\n", {"optimizer.type=lars"}),
+           {"optimizer.damping belongs to"}));
+}
+
 // Of data that --set chooses in place of the file's.
 TEST(ConfigInput, DropsKeysThatTheChosenDataDoNotHave) {
   const std::string text =
