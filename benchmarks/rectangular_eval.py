@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tools"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tools" / "tables"))
 import rectangular_pixels as pixels  # noqa: E402
 
 CONFIG = """[run]

@@ -29,7 +29,7 @@ else
 fi
 echo "demo: ready after $((SECONDS - started)) s; training starts"
 
-target=0.87 # fixed on held-out training images; see docs/tuning/README.md
+target=0.87 # fixed on held-out training images; see records/tuning/README.md
 extra=()
 if [ $quick = 1 ]; then
   seeds=1

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""tools/staleness_table.py on one rank, and the other scripts of tools; tools/launch is in launch_scripts_test.py.
+"""tools/tables/staleness_table.py on one rank, and the other scripts of tools; tools/launch is in launch_scripts_test.py.
 
 Environment: DKFAC (the program), DKFAC_REPOSITORY (the folder of its source).
 """
@@ -38,13 +38,13 @@ class Staleness(Tool):
     def test_a_short_run(self):
         sets = [x for key, value in TINY.items() for x in ("--set", f"{key}={value}")
                 if key != "train.global_batch"]
-        done = self.start("staleness_table.py", "--quick", "--batches", 16, "--epochs", 1, "--out",
+        done = self.start("tables/staleness_table.py", "--quick", "--batches", 16, "--epochs", 1, "--out",
                           "s", *sets, "--set", "model.batch_norm_groups=0")
         self.assertEqual(done.returncode, 0, done.stderr)
         runs = json.loads((self.dir / "s" / "results.json").read_text())["runs"]
         self.assertEqual([r["rule"] for r in runs], ["every step", "adaptive"])
         self.assertTrue((self.dir / "s" / "picture.svg").exists())
-        done = self.start("staleness_table.py", dkfac="./none")
+        done = self.start("tables/staleness_table.py", dkfac="./none")
         self.assertIn("no program './none'", done.stderr)
         self.assertNotIn("Traceback", done.stderr)
 
@@ -54,7 +54,7 @@ class Readme(unittest.TestCase):
         text = (TOOLS.parent / "README.md").read_text()
         rows = [[cell.strip(" *") for cell in line.replace("**", "").strip("|").split("|")]
                 for line in text.split("\n\n| | ")[1].splitlines()[2:5]]
-        record = json.loads((TOOLS.parent / "docs" / "tuning" / "demo.json").read_text())
+        record = json.loads((TOOLS.parent / "records" / "tuning" / "demo.json").read_text())
         self.assertEqual(len(rows), len(record["groups"]))
 
         def shown(spread, factor, digits, range_digits):
@@ -70,7 +70,7 @@ class Readme(unittest.TestCase):
 
 class RectangularPixels(unittest.TestCase):
     def count(self, *args):
-        done = subprocess.run([sys.executable, TOOLS / "rectangular_pixels.py", *map(str, args)],
+        done = subprocess.run([sys.executable, TOOLS / "tables" / "rectangular_pixels.py", *map(str, args)],
                               text=True, check=False, capture_output=True)
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         return json.loads(done.stdout)
@@ -105,7 +105,7 @@ class RectangularPixels(unittest.TestCase):
             (path / "0.png").write_bytes(b"\x89PNG\r\n\x1a\n\x00\x00\x00\x0dIHDR"
                                          + (480).to_bytes(4, "big") + (240).to_bytes(4, "big"))
             (path / "0.webp").write_bytes(b"RIFF")
-            done = subprocess.run([sys.executable, TOOLS / "rectangular_pixels.py", folder, "--size",
+            done = subprocess.run([sys.executable, TOOLS / "tables" / "rectangular_pixels.py", folder, "--size",
                                    "240", "--batch", "1", "--json"], text=True, check=False,
                                   capture_output=True)
             got = json.loads(done.stdout)
@@ -113,7 +113,7 @@ class RectangularPixels(unittest.TestCase):
             self.assertIn("1 files that are no JPEG or PNG are left out", done.stderr)
             self.assertIn("0.webp", done.stderr)
             (path / "1.jpg").write_bytes(b"no picture")
-            done = subprocess.run([sys.executable, TOOLS / "rectangular_pixels.py", folder],
+            done = subprocess.run([sys.executable, TOOLS / "tables" / "rectangular_pixels.py", folder],
                                   text=True, check=False, capture_output=True)
             self.assertEqual(done.returncode, 2)
             self.assertIn("1.jpg has no frame header", done.stderr)
@@ -140,7 +140,7 @@ class ShortSteps(unittest.TestCase):
     def test_each_step_keeps_what_it_changes(self):
         whole = TOOLS.parent / "configs" / "resnet9-steps"
         with tempfile.TemporaryDirectory() as folder:
-            subprocess.run([sys.executable, TOOLS / "short_steps.py", folder, "--epochs", "3",
+            subprocess.run([sys.executable, TOOLS / "tables" / "short_steps.py", folder, "--epochs", "3",
                             "--width", "16"], check=True)
             files = sorted(whole.glob("*.toml"))
             self.assertEqual(len(files), 11)

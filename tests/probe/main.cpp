@@ -8,7 +8,7 @@
 
 #include "probe/run.h"
 
-// Writes the results of runs of many configurations, bit for bit, so that tools/same_bits.sh can
+// Writes the results of runs of many configurations, bit for bit, so that tools/ci/same_bits.sh can
 // compare two trees. Runs on the device where the build has one, else on the host.
 int main(int argc, char** argv) {
   bool quick = false;

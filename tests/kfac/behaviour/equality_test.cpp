@@ -8,7 +8,7 @@
 #include "support/plain_training.h"
 
 // What must not change the result: ranks, repetition, threads of control, micro-batches, owners.
-// The numbers F1 to F8 are those of docs/proof.md.
+// The numbers F1 to F8 are those of docs/project/proof.md.
 namespace dkfac::testing {
 namespace {
 

@@ -11,8 +11,8 @@
 #include "support/plain_training.h"
 #include "support/saved_state.h"
 
-// D1, D2, D3 and D9 of docs/proof.md, from inside: what a rejected step leaves in the state of
-// every rank, bit by bit. skipped_step_test.cpp checks the training that follows.
+// D1, D2, D3 and D9 of docs/project/proof.md, from inside: what a rejected step leaves in the state
+// of every rank, bit by bit. skipped_step_test.cpp checks the training that follows.
 namespace dkfac::testing {
 namespace {
 

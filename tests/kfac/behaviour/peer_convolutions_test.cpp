@@ -12,7 +12,7 @@
 
 // Convolutions on which other K-FAC libraries crash (groups, depthwise, `same`) or which they
 // silently treat as another layer (dilation), against the explicit Fisher of one sample. With one
-// output position K-FAC is exact there (docs/proof.md).
+// output position K-FAC is exact there (docs/project/proof.md).
 namespace dkfac::testing {
 namespace {
 

@@ -13,7 +13,7 @@
 #include "support/plain_training.h"
 #include "support/saved_state.h"
 
-// Errors observed in other K-FAC libraries, as acceptance tests of this one; docs/proof.md
+// Errors observed in other K-FAC libraries, as acceptance tests of this one; docs/project/proof.md
 // describes the observations.
 namespace dkfac::testing {
 namespace {

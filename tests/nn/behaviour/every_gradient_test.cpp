@@ -12,8 +12,8 @@
 #include "nn/models/pad_shortcut.h"
 #include "nn/nn_support.h"
 
-/// E11 of docs/proof.md: the gradient of every layer against central differences, element by
-/// element, on both backends.
+/// E11 of docs/project/proof.md: the gradient of every layer against central differences, element
+/// by element, on both backends.
 namespace dkfac::nn {
 namespace {
 

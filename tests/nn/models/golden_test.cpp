@@ -27,7 +27,7 @@ const GoldenFile& golden() {
 class Golden : public EachBackend {
  protected:
   /// One step: eight layers of sums of up to 144 terms, magnified by BatchNorms over 54 values,
-  /// c = 4 in f64; in f32 the bar of E15 (docs/proof.md), which is 84 eps.
+  /// c = 4 in f64; in f32 the bar of E15 (docs/project/proof.md), which is 84 eps.
   [[nodiscard]] double tolerance() const {
     return dtype() == DType::f64 ? 4 * 8 * 144 * epsilon() : 1e-5;
   }

@@ -17,7 +17,7 @@ import pathlib
 import re
 import sys
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 BELOW = {"core": [], "comm": ["core"], "kfac": ["core", "comm"], "optim": ["core", "comm", "kfac"],
          "c": ["core", "comm", "kfac", "optim"], "data": ["core"], "nn": ["core", "comm", "kfac", "optim"],
          "app": ["core", "comm", "kfac", "optim", "data", "nn"], "torch": ["c"]}

@@ -2,10 +2,10 @@
 # Builds the wheel, installs it into a fresh virtual environment outside of the tree, and runs the Python tests there.
 # PyTorch is Debian's, or that of DKFAC_PYTHON, another interpreter. Where pip reaches no package index, the wheel is
 # SKIPPED, and the tests run with the package in the tree and a shared library built beside it.
-# Usage: tools/test_python.sh [pytest arguments...]
-#        tools/test_python.sh --build    # builds only, for a test to come
+# Usage: tools/ci/test_python.sh [pytest arguments...]
+#        tools/ci/test_python.sh --build    # builds only, for a test to come
 set -euo pipefail
-. "$(dirname -- "$0")/common.sh"
+. "$(dirname -- "$0")/../common.sh"
 tools/setup.sh --quiet
 python=${DKFAC_PYTHON:-/usr/bin/python3}
 tree=$PWD

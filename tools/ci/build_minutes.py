@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Prints the time of a build by kind of work, from ninja's log: tools/build_minutes.py BUILD_FOLDER...
+"""Prints the time of a build by kind of work, from ninja's log: tools/ci/build_minutes.py BUILD_FOLDER...
 
 Prints, per folder, minutes of one core by kind of work and the slowest files. Times are wall-clock times of
 commands that run side by side, so other work on the machine lengthens them.

@@ -3,7 +3,7 @@
 the adaptive rule, at several batch sizes; fraction of the statistics that are sent, accuracy, and time of
 a step.
 
-usage: tools/staleness_table.py [--quick] [--full] [--batches N,N,..] [--seeds N] [--epochs N]
+usage: tools/tables/staleness_table.py [--quick] [--full] [--batches N,N,..] [--seeds N] [--epochs N]
                                 [--ranks N] [--set KEY=VALUE].. [--out DIR] [--dkfac PROGRAM]
 
 Writes DIR/{results.json,table.md,picture.svg}. Runs alternate, seed by seed, so that a slow period of
@@ -18,7 +18,8 @@ import statistics
 import sys
 import tempfile
 
-import launch
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import launch  # noqa: E402
 
 RULES = {"every step": ["optimizer.statistics_interval=1", "optimizer.inverse_interval=1"],
          "adaptive": ["optimizer.staleness=adaptive"]}

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Compares what the public headers mark as exported with what the shared library exports.
 
-tools/check_exports.py: in the public headers of the library, every class has DKFAC_API, and so has every function that is
-defined elsewhere. tools/check_exports.py LIBRARY: also, every exported symbol belongs to one of these, and each of these
+tools/ci/check_exports.py: in the public headers of the library, every class has DKFAC_API, and so has every function that is
+defined elsewhere. tools/ci/check_exports.py LIBRARY: also, every exported symbol belongs to one of these, and each of these
 functions is exported, but make_mpi(), which libdkfac_mpi.so has. `--self-test` proves that each rule can fail.
 """
 import pathlib
@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 C_HEADER = ROOT / "include" / "dkfac" / "c" / "dkfac.h"
 LAYERS = ("core", "comm", "kfac", "optim")
 IN_LIBDKFAC_MPI = {"dkfac::comm::make_mpi"}

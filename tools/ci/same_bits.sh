@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Compares this tree bitwise with a base commit (docs/design.md, "Bitwise comparison with another commit").
-# Usage: tools/same_bits.sh BASE [--quick] [--only PART_OF_A_NAME] [--preset dev|emulated]
+# Usage: tools/ci/same_bits.sh BASE [--quick] [--only PART_OF_A_NAME] [--preset dev|emulated]
 set -euo pipefail
-. "$(dirname -- "$0")/common.sh"
+. "$(dirname -- "$0")/../common.sh"
 
-usage() { sed -n 3p tools/same_bits.sh >&2; exit 2; }
+usage() { sed -n 3p tools/ci/same_bits.sh >&2; exit 2; }
 [ $# -gt 0 ] || usage
 base=$(git rev-parse --verify --quiet "$1^{commit}") || { echo "same_bits: '$1' is no commit" >&2; exit 2; }
 shift
@@ -57,7 +57,7 @@ for preset in "${presets[@]}"; do
   probe "$base_tree" "$preset" base &
   probe . "$preset" new
   wait $!
-  python3 tools/compare_bits.py "build/same_bits/base.$preset.txt" "build/same_bits/new.$preset.txt" || status=1
-  python3 tools/check_flags.py "$base_tree/build/bits-$preset" "build/bits-$preset" --renames "$base" || status=1
+  python3 tools/ci/compare_bits.py "build/same_bits/base.$preset.txt" "build/same_bits/new.$preset.txt" || status=1
+  python3 tools/ci/check_flags.py "$base_tree/build/bits-$preset" "build/bits-$preset" --renames "$base" || status=1
 done
 exit $status

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Checks that docs/proof.md and docs/seeds.md name tests that exist, in the programs that hold them.
+"""Checks that docs/project/proof.md and docs/project/seeds.md name tests that exist, in the programs that hold them.
 
 In a row of a table, `Suite.Name` is a GoogleTest (without its parameters) and `layer.program` the
 ctest that runs it: the nearest one before the test in its row. Every id of a page's list has to have
-a row. A row of docs/seeds.md ends with "run", "not run" or "not built: " and a reason, and names a
+a row. A row of docs/project/seeds.md ends with "run", "not run" or "not built: " and a reason, and names a
 test unless it is not built. Its third cell names keys, functions or files, of which each of its tests
 mentions one: in its body, or in what its file and the tests' headers define and the body uses; a
 script, anywhere. That a test shows the whole row is left to the reader.
@@ -14,9 +14,9 @@ import pathlib
 import re
 import sys
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "proof.md"
-SEEDS = ROOT / "docs" / "seeds.md"
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "project" / "proof.md"
+SEEDS = ROOT / "docs" / "project" / "seeds.md"
 OWN_NETWORK = ROOT / "docs" / "own_network.md"
 NEEDED = (["E%d" % i for i in range(1, 16)] + ["E2n", "E3n", "E5n"]
           + ["F%d" % i for i in range(1, 9)] + ["D%d" % i for i in range(1, 12)] + ["D14"])
@@ -84,7 +84,7 @@ def known_scripts():
     return scripts
 
 
-def check(text, tests, programs, needed, page="docs/proof.md"):
+def check(text, tests, programs, needed, page="docs/project/proof.md"):
     problems, seen, places = [], set(), 0
     for number, line in enumerate(text.splitlines(), 1):
         if not line.startswith("|"):
@@ -118,19 +118,19 @@ def cells_of(line):
 
 
 def tests_only(text):
-    """The ids and tests of docs/seeds.md: its other cells name keys, which look like ctests."""
+    """The ids and tests of docs/project/seeds.md: its other cells name keys, which look like ctests."""
     rows = [cells_of(line) if ID.match(line) else None for line in text.splitlines()]
     return "\n".join(f"| {row[0]} | {row[-2]} |" if row else "" for row in rows)
 
 
 def check_states(text, programs):
-    """The last cells of the rows of docs/seeds.md."""
+    """The last cells of the rows of docs/project/seeds.md."""
     problems = []
     for number, line in enumerate(text.splitlines(), 1):
         if not ID.match(line):
             continue
         cells = cells_of(line)
-        where = f"docs/seeds.md:{number}: "
+        where = f"docs/project/seeds.md:{number}: "
         if not STATE.match(cells[-1]):
             problems.append(where + "the state is neither run, not run nor not built with a reason")
         named = any(GTEST_NAME.fullmatch(t) or t in programs for t in TOKEN.findall(cells[-2]))
@@ -176,14 +176,14 @@ def subjects_of(cell):
 
 
 def check_subjects(text, tests, scripts):
-    """The tests of a row of docs/seeds.md mention what the row is about."""
+    """The tests of a row of docs/project/seeds.md mention what the row is about."""
     problems = []
     for number, line in enumerate(text.splitlines(), 1):
         if not ID.match(line) or cells_of(line)[-1].startswith("not built: "):
             continue
         cells = cells_of(line)
         subjects = subjects_of(cells[2])
-        where = f"docs/seeds.md:{number}: "
+        where = f"docs/project/seeds.md:{number}: "
         if not subjects:
             problems.append(where + "no key, function or file is named in the third cell")
             continue
@@ -249,7 +249,7 @@ def main():
     else:
         problems = check(PAGE.read_text(), tests, programs, NEEDED)
         seeds = SEEDS.read_text()
-        problems += check(tests_only(seeds), tests, programs, SEEDS_NEEDED, "docs/seeds.md")
+        problems += check(tests_only(seeds), tests, programs, SEEDS_NEEDED, "docs/project/seeds.md")
         problems += check_states(seeds, programs)
         problems += check_subjects(seeds, tests, known_scripts())
         sources = [p.read_text() for p in sorted((ROOT / "examples" / "own_network").iterdir())]

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Runs clang-tidy 14 with .clang-tidy. Usage: tools/check_tidy.sh [BUILD_FOLDER [FILE...]]
+# Runs clang-tidy 14 with .clang-tidy. Usage: tools/ci/check_tidy.sh [BUILD_FOLDER [FILE...]]
 # Without files: one source that includes all public and shared headers, which takes seconds. `--all` in the place of
 # files: every source of src/ that the build compiles for the host, which takes half an hour of one core.
 # Exit 77 (skipped) without clang-tidy 14 or without a compilation database.
 set -euo pipefail
-cd -- "$(dirname -- "$0")/.."
+cd -- "$(dirname -- "$0")/../.."
 tool=$(command -v clang-tidy-14 || true)
 [ -n "$tool" ] || { echo "SKIPPED: clang-tidy-14 is not installed"; exit 77; }
 build=${1:-build/dev}

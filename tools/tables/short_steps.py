@@ -10,7 +10,7 @@ import pathlib
 import re
 import sys
 
-STEPS = pathlib.Path(__file__).resolve().parent.parent / "configs" / "resnet9-steps"
+STEPS = pathlib.Path(__file__).resolve().parents[2] / "configs" / "resnet9-steps"
 
 
 def shorten(text, epochs, width):

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Compiles every public header alone, as many at a time as there are cores:
-tools/check_headers.py COMPILER [extra flags...].
+tools/ci/check_headers.py COMPILER [extra flags...].
 """
 import concurrent.futures
 import os
@@ -8,7 +8,7 @@ import pathlib
 import subprocess
 import sys
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 NEEDS_VENDOR = {"dkfac/comm/mpi.h", "dkfac/eigen.h"}  # compiled with the library itself, where MPI is installed
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Epochs and seconds to several accuracies, from the runs of `dkfac compare`.
 
-usage: tools/targets.py FOLDER ACCURACY.. [--json FILE]
+usage: tools/tables/targets.py FOLDER ACCURACY.. [--json FILE]
 
 FOLDER holds <name>/seed-<n>/result.json; accuracies are fractions. Prints a table of mean
 [smallest-largest] over the seeds that reach an accuracy, and how many do.

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares the output of two runs of same_bits_probe (tools/same_bits.sh).
+"""Compares the output of two runs of same_bits_probe (tools/ci/same_bits.sh).
 
 compare_bits.py BASE.txt NEW.txt   compares bits, decisions and reports, and host waits
 compare_bits.py --twice PROGRAM... runs a program twice and compares its output
@@ -14,7 +14,7 @@ import pathlib
 import subprocess
 import sys
 
-INTENDED = pathlib.Path(__file__).resolve().parent.parent / "tests" / "probe" / "intended.txt"
+INTENDED = pathlib.Path(__file__).resolve().parents[2] / "tests" / "probe" / "intended.txt"
 VERDICTS = {"bits": ["bits"], "decisions and reports": ["decisions", "reports"],
             "host waits": ["waits"]}
 SHOWN = 3  # Items of a configuration.

@@ -10,7 +10,7 @@ import posixpath
 import re
 import sys
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 COMMENT = re.compile(r"#.*")
 COMMAND = re.compile(r"(\w+)\s*\(([^()]*)\)")
 SOURCE = re.compile(r"[\w./${}-]+_test\.(?:cpp|cu)\b")
