@@ -158,7 +158,7 @@ class Bench {
   Tensor steps(bool tf32, std::ostream& out) {
     const Stream stream = ctx_.stream();
     kfac::CurvatureOptions options;
-    options.damping.lambda = 1e-2;
+    options.damping = 1e-2;
     // Long intervals; the first step computes all inverses.
     options.refresh.statistics_interval = options.refresh.inverse_interval = 1000000;
     options.precondition_tf32 = tf32;
@@ -199,10 +199,10 @@ class Bench {
     double refresh_ms = 0;
     if (!tf32) {
       // Statistics and inverses are refreshed in each of these steps; recording is not timed.
-      kfac.set_curvature({options.damping.lambda, 1, 1});
+      kfac.set_curvature({options.damping, 1, 1});
       refresh_ms =
           median_ms(ctx_, {.repeats = arguments_.repeats, .before = record}, [&] { step(true); });
-      kfac.set_curvature({options.damping.lambda, 1000000, 1000000});
+      kfac.set_curvature({options.damping, 1000000, 1000000});
     }
     const double plain_ms = median_ms(
         ctx_, {.repeats = arguments_.repeats, .before = renew_gradients}, [&] { step(false); });
@@ -214,7 +214,7 @@ class Bench {
     }
     const BenchLayer& layer = layers_[checked];
     const double wrong = checks::direction(
-        ctx_, layer, input(layer), output(layer), options.damping.lambda,
+        ctx_, layer, input(layer), output(layer), options.damping,
         gradient_.view().slice(0, 0, grads[checked].weight.numel()), grads[checked].weight);
     // f32 inverses of factors with condition numbers in the thousands.
     if (!(wrong < 1e-3)) throw std::runtime_error("a direction is wrong: " + std::to_string(wrong));

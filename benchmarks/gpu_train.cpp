@@ -272,7 +272,7 @@ bool uses_tf32(const Arguments& arguments) { return arguments.compute != "f32"; 
 
 std::unique_ptr<optim::Optimizer> make_kfac(const Arguments& arguments,
                                             const KfacVariant& variant) {
-  optim::KfacOptions options{.curvature = {.damping = {.lambda = 1e-2},
+  optim::KfacOptions options{.curvature = {.damping = 1e-2,
                                            .statistics = {.fraction = variant.statistics_fraction},
                                            .refresh = {.statistics_interval = arguments.statistics,
                                                        .inverse_interval = arguments.inverses,

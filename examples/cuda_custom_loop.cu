@@ -169,7 +169,7 @@ double train(float lr, Method method) {
 
   // [+] once: a preconditioner on the device, the layers, and where their gradients are
   const dkfac::Stream ours = dkfac::Stream::cuda(stream);
-  dkfac::kfac::Preconditioner kfac(dkfac::comm::make_self(), {.damping = {.lambda = 1e-3}},
+  dkfac::kfac::Preconditioner kfac(dkfac::comm::make_self(), {.damping = 1e-3},
                                    dkfac::Device::cuda());
   const auto id1 = kfac.add_layer("first", dkfac::LinearSpec{.in = kIn, .out = kHidden});
   const auto id2 = kfac.add_layer("second", dkfac::LinearSpec{.in = kHidden, .out = kHidden});

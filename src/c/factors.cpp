@@ -29,7 +29,7 @@ const Tensor& tensor_of(const kfac::LayerFactors& f, dkfac_factor which) {
     case DKFAC_G_VALUES:
       return f.g.values;
     case DKFAC_NORM_AVERAGE:
-      return f.batch_norm;
+      return f.norm;
     case DKFAC_EKFAC_SCALES:
       break;
   }

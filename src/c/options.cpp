@@ -28,13 +28,13 @@ dkfac_curvature_options default_curvature() {
   const kfac::CurvatureOptions d;
   dkfac_curvature_options o{};
   o.struct_size = sizeof o;
-  o.damping = d.damping.lambda;
-  o.damping_split = static_cast<std::int32_t>(d.damping.split);
-  o.norm_damping = d.damping.normalization;
+  o.damping = d.damping;
+  o.damping_split = static_cast<std::int32_t>(d.damping_split);
+  o.norm_damping = d.norm_damping;
   o.new_weight = d.statistics.new_weight;
   o.statistics_fraction = d.statistics.fraction;
   o.micro_batches = d.statistics.micro_batches;
-  o.norm_fisher = static_cast<std::int32_t>(d.statistics.batch_norm);
+  o.norm_fisher = static_cast<std::int32_t>(d.statistics.norm_fisher);
   o.sharing = static_cast<std::int32_t>(d.statistics.sharing);
   o.operand = number_of(d.statistics.operand);
   o.low_rank = d.statistics.low_rank;
@@ -143,16 +143,16 @@ kfac::CurvatureOptions curvature_options(const dkfac_curvature_options* given,
     return flag_of(value, operation, field);
   };
   kfac::CurvatureOptions options;
-  options.damping = {
-      .lambda = o.damping,
-      .split = enum_of<kfac::DampingSplit>(o.damping_split, 3, operation, "damping_split"),
-      .normalization = o.norm_damping};
+  options.damping = o.damping;
+  options.damping_split =
+      enum_of<kfac::DampingSplit>(o.damping_split, 3, operation, "damping_split");
+  options.norm_damping = o.norm_damping;
   kfac::StatisticsOptions& statistics = options.statistics;
   statistics.new_weight = o.new_weight;
   statistics.fraction = o.statistics_fraction;
   statistics.micro_batches = o.micro_batches;
-  statistics.batch_norm =
-      enum_of<decltype(statistics.batch_norm)>(o.norm_fisher, 3, operation, "norm_fisher");
+  statistics.norm_fisher =
+      enum_of<decltype(statistics.norm_fisher)>(o.norm_fisher, 3, operation, "norm_fisher");
   statistics.sharing = enum_of<kfac::WeightSharing>(o.sharing, 2, operation, "sharing");
   statistics.operand = wire_of(o.operand, operation, "operand");
   statistics.low_rank = flag(o.low_rank, "low_rank");

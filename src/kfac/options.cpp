@@ -34,15 +34,15 @@ void CurvatureOptions::validate() const {
               "[curvature options] statistics.operand is f64 but dtype is ", dtype,
               "; products are formed in dtype, so set dtype to f64 too");
   const InverseMethod method = inverse.method;
-  DKFAC_CHECK(damping.split == DampingSplit::pi || method == InverseMethod::cholesky,
-              "[curvature options] damping.split is set with inverse.method ",
+  DKFAC_CHECK(damping_split == DampingSplit::pi || method == InverseMethod::cholesky,
+              "[curvature options] damping_split is set with inverse.method ",
               method == InverseMethod::eigen ? "eigen" : "ekfac",
               ", which adds the whole damping to products and splits nothing; leave it at pi, or "
               "use cholesky");
   // An inverse checks its own damping; products of eigenvalues are divided by it unchecked.
-  DKFAC_CHECK(method == InverseMethod::cholesky || leaves_room(dtype, damping.lambda),
-              "[curvature options] damping.lambda is ", damping.lambda,
-              ", whose reciprocal is too large for ", dtype, "; raise it, or set dtype to f64");
+  DKFAC_CHECK(method == InverseMethod::cholesky || leaves_room(dtype, damping),
+              "[curvature options] damping is ", damping, ", whose reciprocal is too large for ",
+              dtype, "; raise it, or set dtype to f64");
   if (refresh.staleness == Staleness::adaptive) check_adaptive(*this);
   DKFAC_CHECK(
       method != InverseMethod::ekfac || !refresh.delay_inverses,

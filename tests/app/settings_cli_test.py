@@ -39,10 +39,10 @@ class CommandLine(Folder):
                                   option)
 
     def test_dampings_and_rates_of_later_steps(self):
-        knots = ("--set", "optimizer.inverse=eigen", "--set", "optimizer.damping_schedule=piecewise", "--set",
+        knots = ("--set", "optimizer.inverse_method=eigen", "--set", "optimizer.damping_schedule=piecewise", "--set",
                  "optimizer.damping_knots=[[0, 0.1], [0.4, 1e-300]]")
         self.expect_error(self.train("a", *knots), 64, "1e-300", "too large for f32")
-        warm_up = ("--set", "optimizer.inverse=eigen", "--set", "optimizer.damping_schedule=warmup", "--set",
+        warm_up = ("--set", "optimizer.inverse_method=eigen", "--set", "optimizer.damping_schedule=warmup", "--set",
                    "optimizer.damping=1e-300")
         self.expect_error(self.train("a", *warm_up), 64, "1e-300", "too large for f32")
         self.expect_error(self.train("a", "--set", "lr.lr=1e308", "--set", "lr.base_batch=1"), 64, "lr.lr",

@@ -127,7 +127,7 @@ TEST(COptions, AnOlderProgramGetsDefaultsForFieldsThatItDoesNotKnow) {
   EXPECT_EQ(options.kl_clip, 123);
   options.damping = 0.25;
   const kfac::CurvatureOptions converted = curvature_options(&options, "test");
-  EXPECT_EQ(converted.damping.lambda, 0.25);
+  EXPECT_EQ(converted.damping, 0.25);
   EXPECT_EQ(converted.kl_clip, 0);
 }
 

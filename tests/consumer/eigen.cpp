@@ -16,7 +16,7 @@ int main() {
   Eigen::MatrixXd dw(2, 2);                                     // [out, in], column-major
   dw << 1, 2, 3, 4;
   kfac::CurvatureOptions options;
-  options.damping.lambda = 0.25;
+  options.damping = 0.25;
   options.dtype = dkfac::DType::f64;
   kfac::Preconditioner preconditioner(dkfac::comm::make_self(), options);
   const auto layer =

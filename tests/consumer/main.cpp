@@ -19,7 +19,7 @@ int main() {
   std::array<double, 4> dw{1, 2, 3, 4};
 
   kfac::CurvatureOptions options;
-  options.damping.lambda = lambda;
+  options.damping = lambda;
   options.dtype = dkfac::DType::f64;
   kfac::Preconditioner preconditioner(dkfac::comm::make_self(), options);
   const auto layer =

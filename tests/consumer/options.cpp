@@ -30,11 +30,11 @@ Options passed_on(const Options& first) {
 double sum_of_options(double momentum) {
   namespace optim = dkfac::optim;
   dkfac::kfac::CurvatureOptions curvature;
-  curvature.damping.lambda = momentum;
+  curvature.damping = momentum;
   optim::KfacOptions options{.curvature = passed_on(curvature)};
   options.weight_decay = momentum;
   const optim::KfacOptions second = passed_on(changed(options, momentum));
   const optim::SgdOptions sgd = passed_on(changed(optim::SgdOptions{}, momentum));
   const optim::LarsOptions lars = passed_on(changed(optim::LarsOptions{}, momentum));
-  return second.momentum + second.curvature.damping.lambda + sgd.momentum + lars.momentum;
+  return second.momentum + second.curvature.damping + sgd.momentum + lars.momentum;
 }

@@ -37,7 +37,7 @@ struct TableCourse {
 inline kfac::CurvatureOptions table_options() {
   kfac::CurvatureOptions options;
   options.dtype = DType::f64;
-  options.damping.lambda = 1e-2;
+  options.damping = 1e-2;
   options.statistics.new_weight = 0.3;
   options.statistics.low_rank = false;
   return options;

@@ -14,7 +14,7 @@ namespace dkfac::testing {
 inline kfac::CurvatureOptions hopeless() {
   kfac::CurvatureOptions options;
   options.dtype = DType::f64;
-  options.damping.lambda = 1e-60;
+  options.damping = 1e-60;
   options.statistics.new_weight = 1;
   options.inverse.max_failed_refreshes = 2;
   return options;

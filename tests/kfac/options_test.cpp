@@ -21,8 +21,8 @@ CurvatureOptions& adaptive(CurvatureOptions& o) {
 TEST(CurvatureOptions, AcceptsTheDefaultsAndTheEndsOfEveryRange) {
   EXPECT_NO_THROW(CurvatureOptions{}.validate());
   CurvatureOptions o;
-  o.damping.lambda = 1e-12;
-  o.damping.normalization = 1e6;
+  o.damping = 1e-12;
+  o.norm_damping = 1e6;
   o.statistics.new_weight = 1;
   o.inverse.max_failed_refreshes = 0;
   o.communication.bucket_bytes = 1;
@@ -55,10 +55,10 @@ TEST(CurvatureOptions, NamesTheFieldThatIsOutOfRange) {
     std::function<void(CurvatureOptions&)> change;
   };
   const std::vector<Case> cases = {
-      {"damping.lambda is 0", [](auto& o) { o.damping.lambda = 0; }},
-      {"damping.lambda is nan", [](auto& o) { o.damping.lambda = kNan; }},
-      {"damping.lambda is inf", [](auto& o) { o.damping.lambda = kInf; }},
-      {"damping.normalization is -1", [](auto& o) { o.damping.normalization = -1; }},
+      {"damping is 0", [](auto& o) { o.damping = 0; }},
+      {"damping is nan", [](auto& o) { o.damping = kNan; }},
+      {"damping is inf", [](auto& o) { o.damping = kInf; }},
+      {"norm_damping is -1", [](auto& o) { o.norm_damping = -1; }},
       {"statistics.new_weight is 0", [](auto& o) { o.statistics.new_weight = 0; }},
       {"statistics.new_weight is 1.5", [](auto& o) { o.statistics.new_weight = 1.5; }},
       {"statistics.new_weight is nan", [](auto& o) { o.statistics.new_weight = kNan; }},
@@ -86,21 +86,21 @@ TEST(CurvatureOptions, NamesTheFieldThatIsOutOfRange) {
        [](auto& o) { o.communication.statistics_wire = DType::f64; }},
       {"communication.statistics_wire is i32",
        [](auto& o) { o.communication.statistics_wire = DType::i32; }},
-      {"damping.split is set with inverse.method eigen",
+      {"damping_split is set with inverse.method eigen",
        [](auto& o) {
          o.inverse.method = InverseMethod::eigen;
-         o.damping.split = DampingSplit::equal_traces;
+         o.damping_split = DampingSplit::equal_traces;
        }},
-      {"damping.split is set with inverse.method ekfac",
+      {"damping_split is set with inverse.method ekfac",
        [](auto& o) {
          o.inverse.method = InverseMethod::ekfac;
          o.refresh.inverse_interval = 2;
-         o.damping.split = DampingSplit::constant;
+         o.damping_split = DampingSplit::constant;
        }},
-      {"damping.lambda is 1e-50",
+      {"damping is 1e-50",
        [](auto& o) {
          o.inverse.method = InverseMethod::eigen;
-         o.damping.lambda = 1e-50;
+         o.damping = 1e-50;
        }},
       {"refresh.delay_inverses is set with inverse.method ekfac",
        [](auto& o) {

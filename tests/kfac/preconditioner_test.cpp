@@ -12,7 +12,7 @@ namespace {
 
 kfac::CurvatureOptions options64() {
   kfac::CurvatureOptions options;
-  options.damping.lambda = 1e-2;
+  options.damping = 1e-2;
   options.dtype = DType::f64;
   options.communication.bucket_bytes = 4096;
   return options;
@@ -72,7 +72,7 @@ TEST(Preconditioner, ScalesHalfPrecisionByTheRangeOfAllMicroBatches) {
 /// One layer of identity-like data whose inputs and output gradients are scaled; dW comes back.
 std::vector<double> precondition_scaled(kfac::InverseMethod method, double input, double output) {
   kfac::CurvatureOptions options = options64();
-  options.damping.lambda = 0.25;
+  options.damping = 0.25;
   options.inverse.method = method;
   kfac::Preconditioner preconditioner(comm::make_self(), options);
   const auto layer = preconditioner.add_layer("fc", LinearSpec{.in = 2, .out = 2, .bias = false});

@@ -20,7 +20,7 @@ using kfac::CurvatureOptions;
 
 inline CurvatureOptions factor_options() {
   CurvatureOptions options;
-  options.damping.lambda = 1e-2;
+  options.damping = 1e-2;
   options.statistics.new_weight = 1;
   options.dtype = DType::f64;
   return options;

@@ -36,7 +36,7 @@ inline ::testing::AssertionResult says(const std::string& text,
 
 inline CurvatureOptions options64(int micro_batches = 1) {
   CurvatureOptions options;
-  options.damping.lambda = 1e-2;
+  options.damping = 1e-2;
   options.dtype = DType::f64;
   options.statistics.micro_batches = micro_batches;
   return options;

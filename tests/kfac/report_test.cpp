@@ -23,7 +23,7 @@ TEST(StepReport, DescribesAStepInOneLine) {
 TEST(StepReport, ReportsWhatWasSkippedAndTheStagesOfInversion) {
   const std::vector<StatisticReport> statistics{{.layer = 0, .refreshed = true},
                                                 {.layer = 0, .kind = StatisticKind::g},
-                                                {.layer = 1, .kind = StatisticKind::batch_norm}};
+                                                {.layer = 1, .kind = StatisticKind::norm}};
   StepReport report;
   report.step = 7;
   report.updated = report.statistics_refreshed = true;

@@ -119,7 +119,7 @@ inline Trained train(const std::shared_ptr<comm::Communicator>& comm, optim::Opt
 
 inline optim::KfacOptions kfac_options(bool overlap) {
   optim::KfacOptions options;
-  options.curvature.damping.lambda = 1e-2;
+  options.curvature.damping = 1e-2;
   options.curvature.dtype = DType::f64;
   options.curvature.communication.overlap = overlap;
   options.curvature.communication.bucket_bytes = 512;  // Several buckets in this small net.

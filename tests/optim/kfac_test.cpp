@@ -52,7 +52,7 @@ std::vector<double> packed_gram(const std::vector<double>& x, std::int64_t width
 optim::KfacOptions options64() {
   optim::KfacOptions options;
   options.curvature.dtype = DType::f64;
-  options.curvature.damping.lambda = 0.03;
+  options.curvature.damping = 0.03;
   options.curvature.statistics.new_weight = 0.3;
   return options;
 }
@@ -84,7 +84,7 @@ Weights by_optimizer(const optim::KfacOptions& options, int steps, Changing chan
     const int parts = changing.parts_at(step);
     const kfac::CurvatureOptions& c = options.curvature;
     optimizer->set_curvature(
-        {c.damping.lambda, c.refresh.statistics_interval, c.refresh.inverse_interval, parts});
+        {c.damping, c.refresh.statistics_interval, c.refresh.inverse_interval, parts});
     for (int part = 0; part < parts && optimizer->wants_statistics(); ++part) {
       const std::int64_t n = kBatch / parts;
       optimizer->record_input(fc, view_of(x.data() + part * n * kIn, {n, kIn}), Stream::cpu(), {});
@@ -136,8 +136,7 @@ class Hand {
   void invert() {
     std::array<std::int32_t, 2> info{};
     kfac::invert_factors(ctx_, view_of(a_.data(), {10}), view_of(g_.data(), {3}),
-                         o_.curvature.damping.lambda, a_inverse_, g_inverse_,
-                         view_of(info.data(), {2}));
+                         o_.curvature.damping, a_inverse_, g_inverse_, view_of(info.data(), {2}));
   }
   void update(std::vector<double>& w, const std::vector<double>& u, std::vector<double>& v,
               double lr, double m, double decay, Rescale rescale) {
@@ -318,7 +317,7 @@ TEST(Kfac, RefusesOptionsOutOfRange) {
   EXPECT_THROW(make({.curvature = {}, .weight_decay = -1}), InvalidArgument);
   EXPECT_THROW(make({.curvature = {}, .momentum_rule = MomentumRule::paper}), InvalidArgument);
   optim::KfacOptions bad;
-  bad.curvature.damping.lambda = 0;
+  bad.curvature.damping = 0;
   EXPECT_THROW(make(bad), InvalidArgument);
 }
 

@@ -217,9 +217,9 @@ TEST(Multipliers, ThatDifferOverRanksAreAnError) {
 double beta_after_a_step(DType parameters, kfac::NormFisher mode, DType curvature) {
   optim::KfacOptions options;
   options.curvature.dtype = curvature;
-  options.curvature.statistics.batch_norm = mode;
-  options.curvature.damping.lambda = 0.1;
-  options.curvature.damping.normalization = 2;
+  options.curvature.statistics.norm_fisher = mode;
+  options.curvature.damping = 0.1;
+  options.curvature.norm_damping = 2;
   const auto optimizer = optim::make_kfac(comm::make_self(), options);
   Context ctx;
   Tensor beta = Tensor::zeros(ctx, {1}, parameters), grad = Tensor::zeros(ctx, {1}, parameters);
@@ -253,7 +253,7 @@ TEST(ShiftOnlyBatchNorm, IsPreconditionedByItsOwnFisher) {
 TEST(ShiftOnlyBatchNorm, PassesThroughThePreconditionerToo) {
   kfac::CurvatureOptions options;
   options.dtype = DType::f64;
-  options.damping.lambda = 0.1;
+  options.damping = 0.1;
   kfac::Preconditioner preconditioner(comm::make_self(), options);
   const auto bn = preconditioner.add_layer("bn", NormSpec{.channels = 1, .scale = false});
   const double x[] = {1, 2, 3}, dy[] = {0.5, -1, 2}, mean = 2, inv_std = 1;

@@ -10,7 +10,7 @@ namespace {
 
 kfac::CurvatureSettings settings_of(const C& c) {
   const kfac::CurvatureOptions& o = c.curvature;
-  return {o.damping.lambda, o.refresh.statistics_interval, o.refresh.inverse_interval,
+  return {o.damping, o.refresh.statistics_interval, o.refresh.inverse_interval,
           o.statistics.micro_batches};
 }
 void lazy(C& c) {
@@ -39,7 +39,7 @@ void add_schedules(Table& t) {
     adaptive(c);
     c.curvature.refresh.max_interval = 3;
     c.curvature.statistics.new_weight = 1;
-    c.curvature.statistics.batch_norm = kfac::NormFisher::full;
+    c.curvature.statistics.norm_fisher = kfac::NormFisher::full;
   });
   t.kfac("adaptive.wire", [](C& c) {
     adaptive(c);
@@ -139,14 +139,14 @@ void add_faults(Table& t) {
   for (const int digits : {8, 14, 20, 34, 60})
     for (const bool ends : {false, true})
       t.both("singular." + std::to_string(digits) + (ends ? ".ends" : ""), [=](C& c) {
-        c.curvature.damping.lambda = std::pow(10, -digits);
+        c.curvature.damping = std::pow(10, -digits);
         c.curvature.statistics.new_weight = 1;
         c.curvature.kl_clip = 1e-3;
         c.curvature.inverse.max_failed_refreshes = ends ? 3 : 100;
         c.plan = [](StepPlan& p, int step) { p.equal_columns = step % 5 > 2 || step > 20; };
       });
   t.both("singular.eigen", [](C& c) {
-    c.curvature.damping.lambda = 1e-30;
+    c.curvature.damping = 1e-30;
     c.curvature.kl_clip = 1e-3;
     c.curvature.inverse.method = kfac::InverseMethod::eigen;
     c.plan = [](StepPlan& p, int step) { p.equal_columns = step % 2 == 1; };
@@ -214,7 +214,7 @@ void Table::add(const std::string& name, Method method, const Change& change, co
       c.device = device_;
       if (quick_) c.steps = 18;
       c.dtype = c.data = c.curvature.dtype = dtype;
-      c.curvature.damping.lambda = 1e-2;
+      c.curvature.damping = 1e-2;
       c.lars.eta = 0.1;
       // Several buckets.
       c.curvature.communication.bucket_bytes = c.sgd.communication.bucket_bytes =

@@ -25,8 +25,7 @@ void add_first_order(Table& t) {
 }
 
 void add_curvature(Table& t) {
-  t.kfac("damping",
-         [](C& c) { c.curvature.damping.lambda = 0.1, c.curvature.damping.normalization = 16; });
+  t.kfac("damping", [](C& c) { c.curvature.damping = 0.1, c.curvature.norm_damping = 16; });
   t.kfac("average", [](C& c) { c.curvature.statistics.new_weight = 0.3; });
   t.both("eigen", [](C& c) { c.curvature.inverse.method = eigen; });
   const auto ekfac_every = [](C& c, int interval) {
@@ -49,10 +48,10 @@ void add_curvature(Table& t) {
   t.kfac("low_rank.off", [](C& c) {
     c.curvature.statistics.new_weight = 1, c.curvature.statistics.low_rank = false;
   });
-  t.both("bn.diagonal", [](C& c) { c.curvature.statistics.batch_norm = NormFisher::diagonal; });
-  t.both("bn.full", [](C& c) { c.curvature.statistics.batch_norm = NormFisher::full; });
+  t.both("bn.diagonal", [](C& c) { c.curvature.statistics.norm_fisher = NormFisher::diagonal; });
+  t.both("bn.full", [](C& c) { c.curvature.statistics.norm_fisher = NormFisher::full; });
   t.kfac("bn.full.eigen", [](C& c) {
-    c.curvature.statistics.batch_norm = NormFisher::full;
+    c.curvature.statistics.norm_fisher = NormFisher::full;
     c.curvature.inverse.method = eigen;
   });
   t.kfac("reduce", [](C& c) { c.curvature.statistics.sharing = WeightSharing::reduce; });

@@ -41,7 +41,7 @@ struct DKFAC_API LayerFactors {
   FactorCopy a, g;
   /// Other BatchNorms: the average of the blocks, [rows,channels] as of compute_norm_fisher(),
   /// without damping. On the owner and the other workers.
-  Tensor batch_norm;
+  Tensor norm;
   /// EKFAC: the average of the second moments along the vectors of g and a, [out,d] or
   /// [groups,out,d]. Not set while products of eigenvalues are used instead.
   Tensor scales;

@@ -60,16 +60,6 @@ struct DKFAC_API Damping {
       : lambda(value), split(rule) {}
 };
 
-/// Tikhonov damping F + lambda I.
-struct DKFAC_API DampingOptions {
-  double lambda = 1e-3;  ///< > 0
-  /// How lambda is split between A and G. InverseMethod::cholesky only: the other methods add
-  /// lambda to the whole product.
-  DampingSplit split = DampingSplit::pi;
-  /// Normalisations use F_c + normalization * lambda * I. The SP-NGD authors' code: 16. > 0.
-  double normalization = 1;
-};
-
 /// How the factors are estimated.
 struct DKFAC_API StatisticsOptions {
   /// Weight of the newest statistic in the bias-corrected running average, in (0, 1]: 0.05
@@ -80,7 +70,7 @@ struct DKFAC_API StatisticsOptions {
   double fraction = 1;
   /// Records of each layer per step; they are summed (gradient accumulation). >= 1.
   int micro_batches = 1;
-  NormFisher batch_norm = NormFisher::unit_wise;
+  NormFisher norm_fisher = NormFisher::unit_wise;
   WeightSharing sharing = WeightSharing::expand;
   /// Type to which the operands of the factor products are rounded; sums stay in
   /// CurvatureOptions::dtype. Unset: the type of the data. f16 operands are first multiplied by a
@@ -149,7 +139,12 @@ struct DKFAC_API DistributionOptions {
 /// Options of the curvature of all layers. All fields must be equal on all ranks, except
 /// failure_folder and records_valid_until_step; prepare() compares them.
 struct DKFAC_API CurvatureOptions {
-  DampingOptions damping = {};
+  double damping = 1e-3;  ///< lambda of F + lambda I (Tikhonov). > 0
+  /// How lambda is split between A and G. InverseMethod::cholesky only: the other methods add
+  /// lambda to the whole product.
+  DampingSplit damping_split = DampingSplit::pi;
+  /// Normalisations use F_c + norm_damping * lambda * I. The SP-NGD authors' code: 16. > 0.
+  double norm_damping = 1;
   StatisticsOptions statistics = {};
   RefreshOptions refresh = {};
   InverseOptions inverse = {};
@@ -168,7 +163,7 @@ struct DKFAC_API CurvatureOptions {
   LossReduction loss_reduction = LossReduction::local_mean;
 
   void validate() const;  ///< Throws InvalidArgument that names the field and its value.
-  [[nodiscard]] Damping factor_damping() const { return {damping.lambda, damping.split}; }
+  [[nodiscard]] Damping factor_damping() const { return {damping, damping_split}; }
 };
 
 /// Settings that a schedule may change between two steps; equal on all ranks. A field that is left

@@ -21,7 +21,7 @@ enum class InverseStage : std::uint8_t {
 };
 inline constexpr std::size_t kInverseStages = 5;
 
-enum class StatisticKind : std::uint8_t { a, g, batch_norm };
+enum class StatisticKind : std::uint8_t { a, g, norm };
 
 /// Refresh state of one statistic; equal on every rank.
 struct DKFAC_API StatisticReport {

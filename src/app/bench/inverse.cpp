@@ -92,7 +92,7 @@ class InverseBench {
                const Roof& roof)
       : command_(command),
         roof_(roof),
-        damping_(bench_config(command, "kfac", 1).optimizer.curvature().damping.lambda),
+        damping_(bench_config(command, "kfac", 1).optimizer.curvature().damping),
         ctx_(Device::cpu(), {.threads = command.threads}),
         all_(quartiles_of(inverse_seconds(command, std::move(comm)))) {}
 

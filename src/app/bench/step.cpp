@@ -67,7 +67,7 @@ class Contestant {
     describe_run(state_);
     build_training(state_);
     if (!cycle.empty() && config_.optimizer.has_curvature())
-      state_.optimizer->set_curvature({.damping = config_.optimizer.curvature().damping.lambda,
+      state_.optimizer->set_curvature({.damping = config_.optimizer.curvature().damping,
                                        .statistics_interval = cycle.at(0),
                                        .inverse_interval = cycle.at(1)});
     state_.loader->start_epoch(state_.ctx, 1);

@@ -71,8 +71,7 @@ double damping(const Config& config, const Clocks& at) {
   const OptimizerConfig& o = config.optimizer;
   switch (o.damping_schedule) {
     case DampingSchedule::warmup:
-      return kfac::DampingWarmup{o.damping_initial, o.curvature().damping.lambda,
-                                 o.damping_warmup_steps}
+      return kfac::DampingWarmup{o.damping_initial, o.curvature().damping, o.damping_warmup_steps}
           .at(at.damping_steps);
     case DampingSchedule::piecewise:
       if (!o.damping_knots.empty()) return optim::PiecewiseLinearLr{o.damping_knots}.at(at.damping);
@@ -80,7 +79,7 @@ double damping(const Config& config, const Clocks& at) {
     case DampingSchedule::constant:
       break;
   }
-  return o.curvature().damping.lambda;
+  return o.curvature().damping;
 }
 
 kfac::CurvatureSettings curvature_settings(const Config& config, const Clocks& at) {
@@ -168,7 +167,7 @@ double full_rate(const Config& config) {
 
 double lowest_damping(const Config& config) {
   const OptimizerConfig& o = config.optimizer;
-  const double last = o.curvature().damping.lambda;
+  const double last = o.curvature().damping;
   switch (o.damping_schedule) {
     case DampingSchedule::warmup:
       return std::min(o.damping_initial, last);

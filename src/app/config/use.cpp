@@ -84,21 +84,24 @@ void check_curvature(const Config& config) {
   if (c.inverse.method == kfac::InverseMethod::ekfac) {
     DKFAC_CHECK(
         c.refresh.staleness == kfac::Staleness::fixed,
-        "[config] optimizer.inverse = \"ekfac\" refreshes both statistics of a layer in one "
+        "[config] optimizer.inverse_method = \"ekfac\" refreshes both statistics of a layer in one "
         "step, and optimizer.staleness is \"adaptive\"; use \"fixed\"");
-    DKFAC_CHECK(c.refresh.inverse_interval > c.refresh.statistics_interval,
-                "[config] optimizer.inverse = \"ekfac\" forgets its scales with each rebuild, and "
-                "optimizer.inverse_interval = ",
-                c.refresh.inverse_interval,
-                " is not more than optimizer.statistics_interval = ", c.refresh.statistics_interval,
-                "; raise it, or use \"eigen\"");
+    DKFAC_CHECK(
+        c.refresh.inverse_interval > c.refresh.statistics_interval,
+        "[config] optimizer.inverse_method = \"ekfac\" forgets its scales with each rebuild, and "
+        "optimizer.inverse_interval = ",
+        c.refresh.inverse_interval,
+        " is not more than optimizer.statistics_interval = ", c.refresh.statistics_interval,
+        "; raise it, or use \"eigen\"");
     // Between both ends of a ramp the intervals keep their order.
     const kfac::CurvatureSettings first = curvature_settings(config, 0, 0);
-    DKFAC_CHECK(*first.inverse_interval > *first.statistics_interval,
-                "[config] optimizer.inverse = \"ekfac\" forgets its scales with each rebuild, and "
-                "optimizer.first_inverse_interval = ",
-                *first.inverse_interval, " is not more than optimizer.first_statistics_interval = ",
-                *first.statistics_interval, "; raise it, or use \"eigen\"");
+    DKFAC_CHECK(
+        *first.inverse_interval > *first.statistics_interval,
+        "[config] optimizer.inverse_method = \"ekfac\" forgets its scales with each rebuild, and "
+        "optimizer.first_inverse_interval = ",
+        *first.inverse_interval,
+        " is not more than optimizer.first_statistics_interval = ", *first.statistics_interval,
+        "; raise it, or use \"eigen\"");
   }
   DKFAC_CHECK(
       config.optimizer.options.kfac.momentum_rule != optim::MomentumRule::paper ||
@@ -141,8 +144,7 @@ void validate_whole(const Config& config) {
   check_ghost_batch(config);
   if (config.optimizer.has_curvature()) check_curvature(config);
   optim::OptimizerOptions optimizers = optimizer_options(config);
-  if (config.optimizer.has_curvature())
-    optimizers.kfac.curvature.damping.lambda = lowest_damping(config);
+  if (config.optimizer.has_curvature()) optimizers.kfac.curvature.damping = lowest_damping(config);
   optim::visit_optimizer(config.optimizer.type, optimizers,
                          [](const auto&, const auto& options) { options.validate(); });
   regularize_options(config).validate();
@@ -315,7 +317,7 @@ optim::OptimizerOptions optimizer_options(const Config& config) {
   // The intervals are those at the end of a ramp: the stored forms of inverses and their owners are
   // chosen once, for most of the run. The first step sets the initial intervals before it records
   // anything.
-  curvature.damping.lambda = *curvature_settings(config, 0, 0).damping;
+  curvature.damping = *curvature_settings(config, 0, 0).damping;
   options.kfac.initial_lr = full_rate(config);
   return options;
 }

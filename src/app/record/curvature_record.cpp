@@ -28,7 +28,7 @@ void add_intervals(std::vector<CurvatureResult::Intervals>& all, const kfac::Ste
   CurvatureResult::Intervals now{.step = report.step};
   now.a = means_of(report.statistics, StatisticKind::a).interval;
   now.g = means_of(report.statistics, StatisticKind::g).interval;
-  now.batch_norm = means_of(report.statistics, StatisticKind::batch_norm).interval;
+  now.batch_norm = means_of(report.statistics, StatisticKind::norm).interval;
   all.push_back(now);
   if (all.size() < kMostIntervals) return;
   std::size_t kept = 0;
@@ -108,7 +108,7 @@ KindMeans means_of(std::span<const kfac::StatisticReport> statistics, StatisticK
 std::string curvature_json(const kfac::StepReport& report, const CurvatureResult& result,
                            std::span<const std::string> layers) {
   ordered_json kinds = ordered_json::object(), statistics = ordered_json::array();
-  for (const StatisticKind kind : {StatisticKind::a, StatisticKind::g, StatisticKind::batch_norm}) {
+  for (const StatisticKind kind : {StatisticKind::a, StatisticKind::g, StatisticKind::norm}) {
     const KindMeans means = means_of(report.statistics, kind);
     if (means.count > 0) kinds[kKinds.at(index_of(kind))] = object(means);
   }

@@ -149,7 +149,7 @@ void build(TrainState& s) {
   s.layers = s.attachment->names();
   for (const LayerSpec& spec : s.attachment->specs())
     s.statistic_sizes.push_back(
-        statistic_sizes(spec, s.config.optimizer.curvature().statistics.batch_norm));
+        statistic_sizes(spec, s.config.optimizer.curvature().statistics.norm_fisher));
   if (s.ctx.device().is_cuda()) s.activities.emplace(s.ctx.device());
   s.timed.emplace(*s.attachment, s.activities ? &*s.activities : nullptr, s.ctx.stream());
   s.model->set_observer(&*s.timed);

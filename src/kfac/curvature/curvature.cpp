@@ -166,9 +166,9 @@ void Curvature::plan_refresh_schedule() {
 
 void Curvature::set_damping(double damping) {
   CurvatureOptions changed = options_;
-  changed.damping.lambda = damping;
+  changed.damping = damping;
   changed.validate();
-  if (damping == options_.damping.lambda) return;
+  if (damping == options_.damping) return;
   options_ = std::move(changed);
   schedule_.damping_changed();
   for (const auto& block : layers_) block->damping_changed();
@@ -181,11 +181,11 @@ bool Curvature::set_curvature(const CurvatureSettings& settings) {
       settings.statistics_interval.value_or(refresh.statistics_interval);
   const int inverse_interval = settings.inverse_interval.value_or(refresh.inverse_interval);
   const int micro_batches = settings.micro_batches.value_or(options_.statistics.micro_batches);
-  const double damping = settings.damping.value_or(options_.damping.lambda);
+  const double damping = settings.damping.value_or(options_.damping);
   const bool same_intervals = statistics_interval == refresh.statistics_interval &&
                               inverse_interval == refresh.inverse_interval;
   const bool same_records = same_intervals && micro_batches == options_.statistics.micro_batches;
-  if (same_records && damping == options_.damping.lambda) return false;
+  if (same_records && damping == options_.damping) return false;
   for (const Statistic& s : statistics_)
     DKFAC_CHECK(same_records || s.records == 0, "[set_curvature] comes after the record of '",
                 s.name,
@@ -194,9 +194,9 @@ bool Curvature::set_curvature(const CurvatureSettings& settings) {
   changed.refresh.statistics_interval = statistics_interval;
   changed.refresh.inverse_interval = inverse_interval;
   changed.statistics.micro_batches = micro_batches;
-  changed.damping.lambda = damping;
+  changed.damping = damping;
   changed.validate();
-  changed.damping.lambda = options_.damping.lambda;
+  changed.damping = options_.damping;
   options_ = std::move(changed);
   if (!same_intervals) schedule_.configure(options_);
   set_damping(damping);

@@ -17,7 +17,7 @@ void Curvature::raise_flags(comm::FlagMessage& message) const {
   for (StatisticId id = 0; id < statistics(); ++id)
     if (due(id) && statistic(id).samples > 0) message.no_samples = false;
   for (const double setting :
-       {options_.damping.lambda, static_cast<double>(options_.refresh.statistics_interval),
+       {options_.damping, static_cast<double>(options_.refresh.statistics_interval),
         static_cast<double>(options_.refresh.inverse_interval),
         static_cast<double>(options_.statistics.micro_batches)})
     message.hash = comm::mix_hash(message.hash, setting);
@@ -48,7 +48,7 @@ std::string Curvature::describe_failure(int other_ranks) {
     mine = detail::concat(s.traits.title, " of layer '", block.name, "', owned by rank ",
                           comm_->rank(), ", ", what_failed(failed_at_), " more than ",
                           options_.inverse.max_failed_refreshes, " times in a row at damping ",
-                          options_.damping.lambda, "; ", remedy(options_, failed_at_));
+                          options_.damping, "; ", remedy(options_, failed_at_));
     const std::string& file = block.saved_as(s.traits.kind);
     if (failed_at_ == FailedAt::inversion && !file.empty())
       mine += detail::concat("; it has been saved as ", file);

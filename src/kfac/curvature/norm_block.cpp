@@ -8,9 +8,8 @@ NormBlock::NormBlock(std::string layer_name, const NormSpec& norm)
     : CurvatureBlock(std::move(layer_name), norm), norm_(norm) {}
 
 std::span<const StatisticTraits> NormBlock::statistics() const {
-  static constexpr StatisticTraits kStatistics[] = {{StatisticKind::batch_norm, ".fisher",
-                                                     "record_normalization",
-                                                     "the Fisher of the normalisation"}};
+  static constexpr StatisticTraits kStatistics[] = {
+      {StatisticKind::norm, ".fisher", "record_normalization", "the Fisher of the normalisation"}};
   return kStatistics;
 }
 

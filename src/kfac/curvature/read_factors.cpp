@@ -99,7 +99,7 @@ void CurvatureBlock::copy_to(Context& ctx, LayerFactors& out) const {
   const bool eigen = own.g.form == FactorForm::eigen;
   out.a = copy_of(ctx, own.a, eigen);
   out.g = copy_of(ctx, own.g, eigen);
-  if (own.fisher_statistics > 0) out.batch_norm = on_host(ctx, own.fisher.view());
+  if (own.fisher_statistics > 0) out.norm = on_host(ctx, own.fisher.view());
   if (own.scale_statistics > 0) out.scales = on_host(ctx, without_one_group(own.scales.view()));
 }
 

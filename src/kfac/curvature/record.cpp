@@ -306,7 +306,7 @@ void Curvature::record_fisher(LayerId id, ConstTensorView x, ConstTensorView mea
           return n == all || is_shared ? view : view.slice(0, 0, view.dim(0) * n / all);
         };
         const ConstTensorView dy = n < all ? grad_output.slice(0, 0, n) : grad_output;
-        compute_norm_fisher(records_on(), norm, options_.statistics.batch_norm, part, first(mean),
+        compute_norm_fisher(records_on(), norm, options_.statistics.norm_fisher, part, first(mean),
                             first(inv_std), dy, batch, sample_scale, beta, fisher);
       });
 }
@@ -319,7 +319,7 @@ void Curvature::record_fisher(LayerId id, ConstTensorView gradients, RecordScale
       },
       [&](const NormSpec& norm, ConstTensorView part, double batch, double sample_scale,
           double beta, TensorView fisher) {
-        compute_norm_fisher(records_on(), norm, options_.statistics.batch_norm, part, batch,
+        compute_norm_fisher(records_on(), norm, options_.statistics.norm_fisher, part, batch,
                             sample_scale, beta, fisher);
       });
 }

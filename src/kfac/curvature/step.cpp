@@ -215,7 +215,7 @@ void Curvature::drop_records() {
 
 void Curvature::finish(StepReport& report) {
   const bool accepted = report.agreement.may_update();
-  report.damping = options_.damping.lambda;
+  report.damping = options_.damping;
   report.underflow = static_cast<std::int64_t>(*underflow_.numbers<float>());
   report.scratch_growths += scratch_growths();
   const StepSeconds seconds = std::exchange(seconds_, {});

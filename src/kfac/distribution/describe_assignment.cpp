@@ -159,7 +159,7 @@ CurvatureBytes curvature_bytes(const LayerSpec& spec, const CurvatureOptions& op
   const auto* bn = std::get_if<NormSpec>(&spec);
   CurvatureBytes bytes;
   for (const StatisticKind kind :
-       {StatisticKind::a, bn != nullptr ? StatisticKind::batch_norm : StatisticKind::g}) {
+       {StatisticKind::a, bn != nullptr ? StatisticKind::norm : StatisticKind::g}) {
     const StatisticPlan plan = plan_statistic(spec, options, kind, device);
     bytes.averages += bytes_of(plan.numel(), element);
     if (options.refresh.staleness == Staleness::adaptive)

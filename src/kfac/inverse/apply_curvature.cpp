@@ -29,12 +29,12 @@ void apply_group(Context& ctx, const CurvatureOptions& options, const LayerCurva
   const ConstTensorView scales = layer.scale_statistics > 0
                                      ? group_of(layer.scales, group, {g.dim, a.dim})
                                      : ConstTensorView{};
-  precondition_eigen(ctx, vectors(a), values(a), vectors(g), values(g), options.damping.lambda,
-                     v.weight, v.bias, scales);
+  precondition_eigen(ctx, vectors(a), values(a), vectors(g), values(g), options.damping, v.weight,
+                     v.bias, scales);
 }
 
 /// [gamma | beta] <- (F + shift*I)^-1 [gamma | beta].
-void apply_batch_norm(Context& ctx, const Factor& g, TensorView gamma, TensorView beta) {
+void apply_full_norm(Context& ctx, const Factor& g, TensorView gamma, TensorView beta) {
   Scratch scratch(ctx);
   const TensorView both = scratch.take({g.dim}, beta.dtype());
   const std::int64_t scales = gamma.numel();
@@ -60,9 +60,9 @@ void apply(Context& ctx, const LayerSpec& spec, const CurvatureOptions& options,
            const LayerCurvature& layer, TensorView weight, TensorView bias) {
   const Factor& g = layer.g;
   if (!has_factors(spec)) {
-    if (g.is_set()) return apply_batch_norm(ctx, g, weight, bias);
-    return precondition_norm(ctx, options.statistics.batch_norm, layer.fisher,
-                             options.damping.normalization * options.damping.lambda, weight, bias);
+    if (g.is_set()) return apply_full_norm(ctx, g, weight, bias);
+    return precondition_norm(ctx, options.statistics.norm_fisher, layer.fisher,
+                             options.norm_damping * options.damping, weight, bias);
   }
   if (layer.a.is_diagonal()) return apply_diagonal(ctx, options, layer, weight);
   const auto [matrix, column] = columns_of(g.dim * g.groups, weight, bias);
@@ -120,7 +120,7 @@ void apply_curvature(Context& ctx, const LayerSpec& spec, const CurvatureOptions
 std::optional<BatchShape> batch_shape(const LayerSpec& spec, const CurvatureOptions& options,
                                       Device device) {
   if (!device.is_cuda()) return {};
-  if (std::holds_alternative<NormSpec>(spec) && options.statistics.batch_norm != NormFisher::full)
+  if (std::holds_alternative<NormSpec>(spec) && options.statistics.norm_fisher != NormFisher::full)
     return BatchShape{};
   if (!has_factors(spec)) return {};
   const FactorPlan a = plan_a(spec, options, device), g = plan_g(spec, options, device);
@@ -143,8 +143,8 @@ void apply_curvature(Context& ctx, const CurvatureOptions& options,
                                  columns_of(layer->g.dim, weight, bias)});
   }
   if (!batch.norms.empty())
-    precondition_norms(ctx, options.statistics.batch_norm,
-                       options.damping.normalization * options.damping.lambda, batch.norms);
+    precondition_norms(ctx, options.statistics.norm_fisher, options.norm_damping * options.damping,
+                       batch.norms);
   if (batch.gradients.empty()) return;
   const RoundedProducts rounded(ctx, options.precondition_tf32);
   apply_inverses(ctx, batch.gradients, &batch);

@@ -82,8 +82,7 @@ void apply_diagonal(Context& ctx, const CurvatureOptions& options, const LayerCu
     const ConstTensorView vectors = g.inverse.view().reshape({g.dim, g.dim});
     const TensorView projected = scratch.take_aligned(v.shape(), v.dtype());
     ops::gemm(ctx, Trans::no, Trans::no, 1, v, vectors, 0, projected);
-    kernels::divide_by_products(ctx, projected, diagonal, g.values.view().flat(),
-                                options.damping.lambda);
+    kernels::divide_by_products(ctx, projected, diagonal, g.values.view().flat(), options.damping);
     return ops::gemm(ctx, Trans::no, Trans::yes, 1, projected, vectors, 0, v);
   }
   // On a device the damping is not known to the host: a view of one element, repeated `dim` times.

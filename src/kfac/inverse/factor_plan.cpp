@@ -118,7 +118,7 @@ FactorPlan plan_a(const LayerSpec& spec, const CurvatureOptions& options, Device
 FactorPlan plan_g(const LayerSpec& spec, const CurvatureOptions& options, Device device) {
   if (has_factors(spec)) return chosen(given_g(spec), spec, options, device, a_dim(spec));
   const auto* bn = std::get_if<NormSpec>(&spec);
-  if (bn == nullptr || options.statistics.batch_norm != NormFisher::full) return {};
+  if (bn == nullptr || options.statistics.norm_fisher != NormFisher::full) return {};
   // One right-hand side: a solve costs no more than a product, for any interval.
   return {.dim = (bn->scale ? 2 : 1) * bn->channels,
           .groups = 1,

@@ -63,8 +63,8 @@ LayerCurvature make_layer_curvature(Context& ctx, const LayerSpec& spec,
   layer.g = make_factor(ctx, plan_g(spec, options, ctx.device()), options);
   const auto* bn = std::get_if<NormSpec>(&spec);
   if (bn != nullptr && !layer.g.is_set())
-    layer.fisher = Tensor::zeros(ctx, {norm_rows(*bn, options.statistics.batch_norm), bn->channels},
-                                 options.dtype);
+    layer.fisher = Tensor::zeros(
+        ctx, {norm_rows(*bn, options.statistics.norm_fisher), bn->channels}, options.dtype);
   if (options.inverse.method == InverseMethod::ekfac && layer.a.form == FactorForm::eigen)
     layer.scales = Tensor::zeros(ctx, {layer.g.groups, layer.g.dim, layer.a.dim}, options.dtype);
   return layer;

@@ -13,7 +13,7 @@ StatisticPlan plan_statistic(const LayerSpec& spec, const CurvatureOptions& opti
   StatisticPlan plan;
   plan.kind = kind;
   const auto* bn = std::get_if<NormSpec>(&spec);
-  if ((bn != nullptr) != (kind == StatisticKind::batch_norm)) return plan;
+  if ((bn != nullptr) != (kind == StatisticKind::norm)) return plan;
   plan.factor =
       kind == StatisticKind::a ? plan_a(spec, options, device) : plan_g(spec, options, device);
   const FactorPlan& factor = plan.factor;
@@ -21,7 +21,7 @@ StatisticPlan plan_statistic(const LayerSpec& spec, const CurvatureOptions& opti
     plan.shape = {factor.statistic_numel()};
     plan.form.dim = factor.triangle();
   } else if (bn != nullptr) {
-    const std::int64_t rows = norm_rows(*bn, options.statistics.batch_norm);
+    const std::int64_t rows = norm_rows(*bn, options.statistics.norm_fisher);
     plan.shape = {rows, bn->channels};
     plan.form.cross = rows == 3;
   }

@@ -102,8 +102,8 @@ void Directions::set_key(const Curvature& curvature, std::span<const LayerDirect
                            (d.weight.numel() > 0 ? d.weight : d.bias).dtype(), block.has_inverse(),
                            block.has_scales()});
   }
-  key_.damping = curvature.options().damping.lambda;
-  key_.normalization = curvature.options().damping.normalization;
+  key_.damping = curvature.options().damping;
+  key_.normalization = curvature.options().norm_damping;
   { const Scratch scratch(ctx_); }  // Merges blocks now, which moves them.
   key_.growths = ctx_.scratch_growths();
 }

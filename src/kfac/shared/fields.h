@@ -31,9 +31,9 @@ inline constexpr NamedValue<DType> kFactorTypes[] = {{"f32", DType::f32}, {"f64"
 /// Field lists of CurvatureOptions and its parts; a key precedes those that depend on it.
 template <OptionsOf<StatisticsOptions> Options, class Visit>
 void for_each_field(Options& options, Visit&& visit) {
-  auto& [new_weight, fraction, micro_batches, batch_norm, sharing, operand, low_rank,
+  auto& [new_weight, fraction, micro_batches, norm_fisher, sharing, operand, low_rank,
          records_valid_until_step] = options;
-  visit(batch_norm, {"statistics.batch_norm", "curvature of a BatchNorm"},
+  visit(norm_fisher, {"statistics.norm_fisher", "Fisher approximation of a normalisation"},
         NamedValues<NormFisher>(kNormFishers));
   visit(sharing,
         {"statistics.sharing",
@@ -51,27 +51,6 @@ void for_each_field(Options& options, Visit&& visit) {
                    "keep factors with fewer rows than columns as rows; new_weight = 1 only"});
   visit(micro_batches, {.name = "statistics.micro_batches", .range = count_from(1)});
   visit(records_valid_until_step, {.name = "statistics.records_valid_until_step", .agreed = false});
-}
-
-template <OptionsOf<DampingOptions> Options, class Visit>
-void for_each_field(Options& options, Visit&& visit) {
-  auto& [lambda, split, normalization] = options;
-  visit(lambda, {.name = "damping.lambda",
-                 .help = "lambda of (F + lambda I)",
-                 .range = above(0),
-                 .key = "damping"});
-  visit(normalization, {.name = "damping.normalization",
-                        .help = "factor of lambda for BatchNorm",
-                        .range = above(0),
-                        .key = "bn_damping"});
-  visit(split,
-        {.name = "damping.split",
-         .help = "what balances lambda between the factors: their mean eigenvalues, their traces, "
-                 "or nothing",
-         .only = "inverse",
-         .is = "cholesky",
-         .key = "damping_split"},
-        NamedValues<DampingSplit>(kDampingSplits));
 }
 
 template <OptionsOf<RefreshOptions> Options, class Visit>
@@ -100,8 +79,7 @@ void for_each_field(Options& options, Visit&& visit) {
                      .help = "two values of a statistic are similar below this relative distance",
                      .range = at_least(0),
                      .only = "staleness",
-                     .is = "adaptive",
-                     .key = "staleness_alpha"});
+                     .is = "adaptive"});
   visit(max_interval, {"refresh.max_interval", "bound of the intervals that follow drift; 0: none",
                        count_from(0), "staleness", "adaptive"});
 }
@@ -113,7 +91,7 @@ void for_each_field(Options& options, Visit&& visit) {
         {.name = "inverse.method",
          .help = "inverses of damped factors, damped eigenvalues, or damped second moments along "
                  "eigenvectors",
-         .key = "inverse"},
+         .key = "inverse_method"},
         NamedValues<InverseMethod>(kInverseMethods));
   visit(max_failed_refreshes,
         {"inverse.max_failed_refreshes", "failed inversions of a factor in a row that are survived",
@@ -137,12 +115,21 @@ void for_each_field(Options& options, Visit&& visit) {
 
 template <OptionsOf<CurvatureOptions> Options, class Visit>
 void for_each_field(Options& options, Visit&& visit) {
-  auto& [damping, statistics, refresh, inverse, distribution, communication, kl_clip,
-         precondition_tf32, dtype, loss_reduction] = options;
+  auto& [damping, damping_split, norm_damping, statistics, refresh, inverse, distribution,
+         communication, kl_clip, precondition_tf32, dtype, loss_reduction] = options;
   for_each_field(statistics, visit);
   for_each_field(refresh, visit);
   for_each_field(inverse, visit);
-  for_each_field(damping, visit);
+  visit(damping, {"damping", "lambda of (F + lambda I)", above(0)});
+  visit(norm_damping, {"norm_damping", "factor of lambda for normalisations", above(0)});
+  visit(
+      damping_split,
+      {"damping_split",
+       "what balances lambda between the factors: their mean eigenvalues, their traces, or nothing",
+       {},
+       "inverse_method",
+       "cholesky"},
+      NamedValues<DampingSplit>(kDampingSplits));
   visit(kl_clip, {"kl_clip", "bound of an update's KL divergence, kappa; 0: none", at_least(0)});
   visit(precondition_tf32,
         {"precondition_tf32",

@@ -186,12 +186,13 @@ TEST(ConfigInput, NamesTheKeysOfValuesThatDoNotFitEachOther) {
   EXPECT_TRUE(says(refusal(data + "data.crop_resized = 100\n"),
                    {"data.image_size = 224", "data.crop_resized = 100"}));
   EXPECT_TRUE(says(refusal("", {"optimizer.operand=f64"}), {"optimizer.operand", "run.precision"}));
-  EXPECT_TRUE(says(refusal("", {"optimizer.inverse=ekfac"}),
-                   {"optimizer.inverse", "optimizer.inverse_interval = 1"}));
-  EXPECT_TRUE(says(refusal("", {"optimizer.inverse=ekfac", "optimizer.staleness=adaptive"}),
-                   {"optimizer.inverse", "optimizer.staleness"}));
-  EXPECT_TRUE(says(refusal("", {"optimizer.inverse=eigen", "optimizer.damping_split=constant"}),
-                   {"optimizer.damping_split", "optimizer.inverse"}));
+  EXPECT_TRUE(says(refusal("", {"optimizer.inverse_method=ekfac"}),
+                   {"optimizer.inverse_method", "optimizer.inverse_interval = 1"}));
+  EXPECT_TRUE(says(refusal("", {"optimizer.inverse_method=ekfac", "optimizer.staleness=adaptive"}),
+                   {"optimizer.inverse_method", "optimizer.staleness"}));
+  EXPECT_TRUE(
+      says(refusal("", {"optimizer.inverse_method=eigen", "optimizer.damping_split=constant"}),
+           {"optimizer.damping_split", "optimizer.inverse_method"}));
   EXPECT_TRUE(says(refusal("", {"optimizer.momentum_rule=paper", "lr.lr=0"}),
                    {"optimizer.momentum_rule", "[lr]"}));
   EXPECT_TRUE(

@@ -188,7 +188,7 @@ TEST(KeysOnDevice, TakesEveryKeyThatTheHostTakes) {
       {"kfac",
        {"train.micro_batches=2", "augment.mixup=0.3", "augment.erase_inherit=true",
         "augment.erase=0.3", "train.ema_decay=0.9", "train.ema_interval=2", "run.tta=true"}},
-      {"kfac", {"optimizer.inverse=eigen", "optimizer.statistics_interval=2"}},
+      {"kfac", {"optimizer.inverse_method=eigen", "optimizer.statistics_interval=2"}},
       {"kfac", {"optimizer.staleness=adaptive"}}};
   for (const auto& [optimizer, keys] : runs) {
     SCOPED_TRACE(optimizer + " " + keys.front());
@@ -200,7 +200,7 @@ TEST(KeysOnDevice, TakesEveryKeyThatTheHostTakes) {
 // Factors of 32 rows have an eigenvalue of many dimensions, 0, whose vectors are the solver's
 // choice, and moments along them depend on it: no comparison with the host.
 TEST(KeysOnDevice, TakesScalesAlongEigenvectors) {
-  const Keys keys{"optimizer.inverse=ekfac", "run.precision=f64"};
+  const Keys keys{"optimizer.inverse_method=ekfac", "run.precision=f64"};
   const tiny::Outcome there = run_on("cuda", "kfac", keys), again = run_on("cuda", "kfac", keys);
   EXPECT_EQ(there.result.skipped_steps, 0);
   EXPECT_LT(there.result.epochs[1].train_loss, 0.8 * there.result.epochs[0].train_loss);

@@ -166,7 +166,7 @@ TEST(KfacRecipes, SayWhatThePaperSays) {
     EXPECT_LT(std::abs(steps - row.steps), row.epochs) << "less than one an epoch";
     EXPECT_EQ(c.regularize.mixup.alpha, row.mixup);
     EXPECT_EQ(c.optimizer.momentum(), row.momentum);
-    EXPECT_EQ(c.optimizer.options.kfac.curvature.damping.lambda, row.damping);
+    EXPECT_EQ(c.optimizer.options.kfac.curvature.damping, row.damping);
     EXPECT_EQ(c.optimizer.options.kfac.curvature.communication.weight_wire, DType::f16);
     // The view of validation, and the normalisation of the published code.
     EXPECT_EQ(data_source(c).photo_test_crop, data::PhotoCrop::squashed_centre);

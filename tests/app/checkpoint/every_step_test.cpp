@@ -103,7 +103,7 @@ TEST(ResumeFromEveryStep, BetweenRefreshesAtFixedIntervals) {
 
 TEST(ResumeFromEveryStep, UnderTheAdaptiveRule) {
   expect_same_from_every_step(
-      {"optimizer.staleness=adaptive", "optimizer.staleness_alpha=0.5", "augment.mixup=0.4",
+      {"optimizer.staleness=adaptive", "optimizer.similarity=0.5", "augment.mixup=0.4",
        "augment.erase=0.5", "optimizer.fisher=monte_carlo", "train.micro_batches=2",
        // Twelve batches, the last one half as large.
        "data.synthetic_train=184", "train.global_batch=16", "train.drop_last=false"},
@@ -122,13 +122,13 @@ TEST(ResumeFromEveryStep, WithMastersSchedulesAndAClip) {
 
 TEST(ResumeFromEveryStep, WithEqualCopiesAndNarrowStatistics) {
   expect_same_from_every_step({"optimizer.grad_worker_fraction=1", "optimizer.statistics_wire=f16",
-                               "optimizer.gradient_wire=bf16", "optimizer.batch_norm=full",
+                               "optimizer.gradient_wire=bf16", "optimizer.norm_fisher=full",
                                "optimizer.statistics_interval=2", "optimizer.inverse_interval=5"},
                               2);
 }
 
 TEST(ResumeFromEveryStep, OfEigenvectorsWithScales) {
-  expect_same_from_every_step({"optimizer.inverse=ekfac", "optimizer.statistics_interval=2",
+  expect_same_from_every_step({"optimizer.inverse_method=ekfac", "optimizer.statistics_interval=2",
                                "optimizer.inverse_interval=6"},
                               1);
 }

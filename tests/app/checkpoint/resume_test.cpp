@@ -67,11 +67,11 @@ TEST(ResumedSettings, AreRefusedWhereTheStateWouldNotFit) {
   const std::pair<Keys, Keys> changes[] = {
       {{}, {"augment.mixup=0.2"}},
       {{}, {"optimizer.staleness=adaptive"}},
-      {{}, {"optimizer.batch_norm=diagonal"}},
+      {{}, {"optimizer.norm_fisher=diagonal"}},
       {{}, {"optimizer.weight_wire=bf16"}},
       {{}, {"optimizer.gradient_wire=f16"}},
-      {{}, {"optimizer.inverse=eigen"}},
-      {{"optimizer.inverse=eigen"}, {"optimizer.inverse=ekfac"}}};
+      {{}, {"optimizer.inverse_method=eigen"}},
+      {{"optimizer.inverse_method=eigen"}, {"optimizer.inverse_method=ekfac"}}};
   for (const auto& [before, now] : changes) {
     const std::string key = now[0].substr(0, now[0].find('='));
     for (const std::string& text : {compared("kfac", before, now), compared("kfac", now, before)}) {

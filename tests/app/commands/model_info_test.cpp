@@ -59,7 +59,7 @@ TEST(OptimizerPlan, IsWhatPreparedOptimizersSay) {
       {},
       {"optimizer.grad_worker_fraction=1"},
       {"optimizer.staleness=adaptive", "optimizer.weight_wire=f16"},
-      {"optimizer.inverse=eigen"}};
+      {"optimizer.inverse_method=eigen"}};
   for (const auto& more : cases) {
     const Config config = config_with(more);
     const auto data =

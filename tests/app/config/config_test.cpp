@@ -203,8 +203,8 @@ TEST(ConfigOverrides, TakeTextWithAndWithoutQuotes) {
   EXPECT_EQ(parse("", {"run.name=12"}).run.name, "12");
   EXPECT_EQ(parse("", {"data.path=/a b/c#d"}).data.path, "/a b/c#d");
   EXPECT_EQ(parse("", {"data.path="}).data.path, "");
-  EXPECT_DOUBLE_EQ(
-      parse("", {"optimizer.damping=1e-05"}).optimizer.options.kfac.curvature.damping.lambda, 1e-5);
+  EXPECT_DOUBLE_EQ(parse("", {"optimizer.damping=1e-05"}).optimizer.options.kfac.curvature.damping,
+                   1e-5);
   EXPECT_FALSE(parse("", {"data.shuffle=false"}).data.shuffle);
   EXPECT_EQ(parse("", {"lr.schedule=piecewise", "lr.knots=[[0,1]]"}).lr.knots.size(), 1u);
 }

@@ -76,7 +76,7 @@ TEST(CurvatureSchedule, OfIntervalsGrowsFromTheFirstOnes) {
 TEST(CurvatureKeys, ThatDoNotGoTogetherAreRefusedWithAHint) {
   expect_refused({"optimizer.staleness=adaptive", "optimizer.inverse_interval=5"},
                  {"optimizer.inverse_interval", "optimizer.staleness = fixed"});
-  expect_refused({"optimizer.staleness_alpha=0.2"}, {"optimizer.staleness = adaptive"});
+  expect_refused({"optimizer.similarity=0.2"}, {"optimizer.staleness = adaptive"});
   expect_refused({"optimizer.staleness=adaptive", "optimizer.interval_schedule=ramp"},
                  {"optimizer.staleness = fixed"});
   expect_refused({"optimizer.interval_ramp_steps=9"}, {"optimizer.interval_schedule = ramp"});
@@ -94,7 +94,7 @@ TEST(CurvatureKeys, ThatDoNotGoTogetherAreRefusedWithAHint) {
 TEST(CurvatureKeys, OfARampWithEkfacKeepTheScalesFromTheFirstStepOn) {
   const auto refusal = [](std::vector<std::string> more) {
     more.insert(more.begin(),
-                {"optimizer.inverse=ekfac", "optimizer.statistics_interval=2",
+                {"optimizer.inverse_method=ekfac", "optimizer.statistics_interval=2",
                  "optimizer.inverse_interval=20", "optimizer.interval_schedule=ramp"});
     return refusal_of(more);
   };
@@ -110,7 +110,7 @@ TEST(CurvatureKeys, OfARampWithEkfacKeepTheScalesFromTheFirstStepOn) {
   EXPECT_EQ(refusal({"optimizer.interval_ramp_steps=0"}), "accepted");
   // What is accepted trains.
   const Config config =
-      tiny::config("kfac", {"optimizer.inverse=ekfac", "optimizer.interval_schedule=ramp",
+      tiny::config("kfac", {"optimizer.inverse_method=ekfac", "optimizer.interval_schedule=ramp",
                             "optimizer.first_inverse_interval=2"});
   EXPECT_EQ(tiny::run(config, 1, {}, 2).losses.size(), 2U);
 }

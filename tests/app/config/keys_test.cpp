@@ -93,7 +93,7 @@ std::string needed_for(const std::string& path) {
   if (path == "run.tta") return "data.name=synthetic-photos";  // Crops are of photographs.
   if (path == "lr.batch_scaling") return "lr.base_batch=1";
   // The other value is ekfac, which wants an interval for its scales.
-  return path == "optimizer.inverse" ? "optimizer.inverse_interval=2" : "";
+  return path == "optimizer.inverse_method" ? "optimizer.inverse_interval=2" : "";
 }
 
 TEST(ConfigTable, EveryKeyReadsBackWhatWasSet) {

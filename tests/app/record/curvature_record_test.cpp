@@ -48,7 +48,7 @@ kfac::StepReport step_report(std::int64_t step, const std::vector<StatisticRepor
 std::vector<StatisticReport> statistics(bool a, bool g, bool norm) {
   return {{0, StatisticKind::a, a, 2, 1, 0.5},
           {0, StatisticKind::g, g, 4, 0, -1},
-          {1, StatisticKind::batch_norm, norm, 6, 2, 0.25}};
+          {1, StatisticKind::norm, norm, 6, 2, 0.25}};
 }
 
 TEST(CurvatureResult, AddsUpWhatWasRenewedAndWhatCouldHaveBeen) {

@@ -76,7 +76,7 @@ TEST(MonteCarloFisher, IsDrawnAnewEachStepAndTheSameAtEveryRankCount) {
 // With the statistics of the drawn labels out of reach, the gradients are those of the true ones.
 TEST(MonteCarloFisher, LeavesTheGradientsAsTheyAre) {
   const Keys damped{"optimizer.damping=1e12", "lr.lr=2e10", "model.batch_norm_groups=2",
-                    "optimizer.bn_damping=1"};
+                    "optimizer.norm_damping=1"};
   Keys drawn = damped;
   drawn.emplace_back("optimizer.fisher=monte_carlo");
   // (F + l I)^-1 g = g / l up to |F| / l, which is below 1e-9 here.

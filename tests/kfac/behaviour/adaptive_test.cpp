@@ -16,7 +16,7 @@ using Steps = std::vector<int>;
 
 kfac::CurvatureOptions adaptive(double alpha) {
   kfac::CurvatureOptions options;
-  options.damping.lambda = 1e-2;
+  options.damping = 1e-2;
   options.dtype = DType::f64;
   options.refresh.staleness = kfac::Staleness::adaptive;
   options.refresh.similarity = alpha;
@@ -264,7 +264,7 @@ TEST(Adaptive, IsTheFixedIntervalOneWhenNothingIsEverSimilar) {
 TEST(Adaptive, FindsIntervalsForFactorsAndBatchNormsThatAllRanksShare) {
   for (const auto form : {kfac::NormFisher::diagonal, kfac::NormFisher::unit_wise}) {
     optim::KfacOptions options = network(0.8);
-    options.curvature.statistics.batch_norm = form;
+    options.curvature.statistics.norm_fisher = form;
     options.curvature.statistics.new_weight = 0.3;  // the rule compares single batches all the same
     std::map<std::pair<int, StatisticKind>, std::int64_t> longest;
     std::set<std::size_t> refreshed_together;
@@ -285,7 +285,7 @@ TEST(Adaptive, FindsIntervalsForFactorsAndBatchNormsThatAllRanksShare) {
       });
     });
     EXPECT_EQ(longest.size(), 7U);  // A and G of three layers, one BatchNorm
-    EXPECT_GT(longest.at({1, StatisticKind::batch_norm}), 1);
+    EXPECT_GT(longest.at({1, StatisticKind::norm}), 1);
     EXPECT_GT(longest.at({0, StatisticKind::a}), 1);
     // Not all of them in the same steps.
     EXPECT_GT(refreshed_together.size(), 2U);

@@ -93,7 +93,7 @@ TEST(AfterFailedInverse, ItsStateGoesOnWithMoreDamping) {
   const std::vector<SavedState> own{saver.state};
   for (const double lambda : {1e-2, 1e-60}) {
     kfac::CurvatureOptions options = hopeless();
-    options.damping.lambda = lambda;
+    options.damping = lambda;
     OneLayer resumed(comm::make_self(), options);
     Loader loader(own, 0);
     resumed.preconditioner.visit_state(loader);

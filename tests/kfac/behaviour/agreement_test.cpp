@@ -13,7 +13,7 @@ namespace {
 
 kfac::CurvatureOptions agreed_curvature() {
   kfac::CurvatureOptions options;
-  options.damping.lambda = 1e-2;
+  options.damping = 1e-2;
   options.dtype = DType::f64;
   return options;
 }
@@ -66,7 +66,7 @@ TEST(Agreement, OptionsThatDifferInTheLastDigitAreAnErrorOnAllRanks) {
 TEST(Agreement, RulesThatSplitTheDampingDifferentlyAreAnErrorOnAllRanks) {
   expect_on_all_ranks<InvalidArgument>(2, "rank 1", [](auto comm) {
     kfac::CurvatureOptions options = agreed_curvature();
-    if (comm->rank() == 1) options.damping.split = kfac::DampingSplit::constant;
+    if (comm->rank() == 1) options.damping_split = kfac::DampingSplit::constant;
     optim::make_kfac(comm, {.curvature = options})->prepare();
   });
 }

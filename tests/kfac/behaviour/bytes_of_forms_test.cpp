@@ -34,8 +34,8 @@ struct FormSizes {
 FormSizes form_sizes_of(const kfac::StatisticReport& s, const kfac::CurvatureOptions& options) {
   const bool g = s.kind == kfac::StatisticKind::g;
   const bool ekfac = options.inverse.method == kfac::InverseMethod::ekfac;
-  if (s.kind == kfac::StatisticKind::batch_norm) {
-    if (options.statistics.batch_norm == kfac::NormFisher::full)
+  if (s.kind == kfac::StatisticKind::norm) {
+    if (options.statistics.norm_fisher == kfac::NormFisher::full)
       return {triangle(12), triangle(12) + 3};
     return {3 * 6, 3 * 6 + 1};
   }
@@ -67,8 +67,8 @@ std::uint64_t expected(const kfac::StepReport& report, const kfac::CurvatureOpti
     bytes += wire * n.statistic;
     if (!first) bytes += wire * n.scales;  // Before, there are no eigenvectors.
     const int owner = owners[static_cast<std::size_t>(s.layer)];
-    const bool used_at_once = s.kind == kfac::StatisticKind::batch_norm &&
-                              options.statistics.batch_norm != kfac::NormFisher::full;
+    const bool used_at_once = s.kind == kfac::StatisticKind::norm &&
+                              options.statistics.norm_fisher != kfac::NormFisher::full;
     if (grid.workers > 1 && owner % columns == rank % columns &&
         (report.inverses_refreshed || used_at_once))
       bytes += kFormWide * n.shared;
@@ -91,7 +91,7 @@ std::vector<double> normal(std::int64_t count, std::uint64_t seed) {
 /// Inverses are renewed in steps that refresh their statistics.
 void expect_bytes(kfac::CurvatureOptions options, const std::vector<FormGrid>& grids) {
   options.dtype = DType::f64;
-  options.damping.lambda = 1e-2;
+  options.damping = 1e-2;
   for (const FormGrid grid : grids) {
     options.distribution.grad_worker_fraction = static_cast<double>(grid.workers) / grid.ranks;
     comm::run_ranks(grid.ranks, [&](auto comm) {
@@ -141,7 +141,7 @@ TEST(BytesOfForms, OfGroupsAndFullFishers) {
   kfac::CurvatureOptions options;
   options.refresh.statistics_interval = options.refresh.inverse_interval = 2;
   expect_bytes(options, kFormGrids);
-  options.statistics.batch_norm = kfac::NormFisher::full;
+  options.statistics.norm_fisher = kfac::NormFisher::full;
   expect_bytes(options, kFormGrids);
 }
 

@@ -14,7 +14,7 @@ constexpr std::int64_t kFlags = 42, kWide = 8;  // f64 throughout, but for the w
 
 kfac::CurvatureOptions counted_curvature() {
   kfac::CurvatureOptions options;
-  options.damping.lambda = 1e-2;
+  options.damping = 1e-2;
   options.dtype = DType::f64;
   options.communication.bucket_bytes = 4096;
   return options;

@@ -73,7 +73,7 @@ std::vector<std::vector<double>> directions(const CurvatureOptions& options, int
 CurvatureOptions options_of(int statistics_interval, int inverse_interval, double fraction) {
   CurvatureOptions options;
   options.dtype = DType::f64;
-  options.damping.lambda = 1e-2;
+  options.damping = 1e-2;
   options.statistics.new_weight = 0.3;
   options.refresh.statistics_interval = statistics_interval;
   options.refresh.inverse_interval = inverse_interval;

@@ -53,8 +53,8 @@ TEST_P(TableBesideEigen, TheDiagonalSolvesTheWholeSystem) {
     for (const auto inverse : {InverseMethod::cholesky, InverseMethod::eigen})
       for (const auto split : {DampingSplit::pi, DampingSplit::constant}) {
         CurvatureOptions options;
-        options.damping.lambda = 0.02;
-        options.damping.split = split;
+        options.damping = 0.02;
+        options.damping_split = split;
         options.statistics.new_weight = 1;
         options.inverse.method = inverse;
         options.dtype = DType::f64;
@@ -74,7 +74,7 @@ TEST_P(TableBesideEigen, TheDiagonalSolvesTheWholeSystem) {
         RowMajor u = p.v;
         apply_curvature(ctx, spec, options, layer, view_of(u.data(), {u.size()}), {});
 
-        const double root = std::sqrt(options.damping.lambda);
+        const double root = std::sqrt(options.damping);
         const double pi = split == DampingSplit::constant
                               ? 1
                               : std::sqrt(p.a.trace() / static_cast<double>(vocabulary)) /
@@ -82,7 +82,7 @@ TEST_P(TableBesideEigen, TheDiagonalSolvesTheWholeSystem) {
         const bool eigen = inverse == InverseMethod::eigen;
         const auto expected = [&](double factor) -> RowMajor {
           const RowMajor system = eigen
-                                      ? table_system(p, 0, 0, factor * options.damping.lambda)
+                                      ? table_system(p, 0, 0, factor * options.damping)
                                       : table_system(p, factor * pi * root, root / pi / factor, 0);
           const ::Eigen::VectorXd x = system.partialPivLu().solve(
               as_eigen({p.v.data(), std::size_t(p.v.size())}, p.v.size(), 1));

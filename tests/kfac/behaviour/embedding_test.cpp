@@ -26,8 +26,8 @@ struct TableCase {
 const std::vector<TableCase>& table_cases() {
   static const std::vector<TableCase> cases{
       {"Pi", [](auto&) {}},
-      {"Constant", [](auto& o) { o.damping.split = DampingSplit::constant; }},
-      {"EqualTraces", [](auto& o) { o.damping.split = DampingSplit::equal_traces; }},
+      {"Constant", [](auto& o) { o.damping_split = DampingSplit::constant; }},
+      {"EqualTraces", [](auto& o) { o.damping_split = DampingSplit::equal_traces; }},
       {"Eigen", [](auto& o) { o.inverse.method = InverseMethod::eigen; }},
       {"OldInverses", [](auto& o) { o.refresh.inverse_interval = 3; }},
       {"Adaptive", [](auto& o) { o.refresh.staleness = Staleness::adaptive; }},
@@ -175,7 +175,7 @@ TEST(EmbeddingCurvature, IsTheDampingAloneWhereNoGradientHasCome) {
                          LayerGrad{linear, view_of(columns.data(), {2, 3}), {}}};
   ASSERT_TRUE(preconditioner.step(grads).updated);
   for (std::size_t i = 0; i < 6; ++i) {
-    const double expected = before[i] / options.damping.lambda;
+    const double expected = before[i] / options.damping;
     EXPECT_NEAR(rows[i], expected, 8 * eps<double> * expected) << i;
     EXPECT_NEAR(columns[(i % 2) * 3 + i / 2], expected, 8 * eps<double> * expected) << i;
   }

@@ -25,7 +25,7 @@ struct CountedMlp : Mlp {
 
 optim::KfacOptions base_options() {
   optim::KfacOptions options;
-  options.curvature.damping.lambda = 1e-2;
+  options.curvature.damping = 1e-2;
   options.curvature.dtype = DType::f64;
   return options;
 }

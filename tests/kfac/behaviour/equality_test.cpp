@@ -30,7 +30,7 @@ TrainSettings settings(int steps) {
 
 optim::KfacOptions options(DType dtype = DType::f64) {
   optim::KfacOptions options;
-  options.curvature.damping.lambda = kDamping;
+  options.curvature.damping = kDamping;
   options.curvature.dtype = dtype;
   options.curvature.communication.bucket_bytes = 2048;  // Several buckets per exchange.
   return options;
@@ -93,7 +93,7 @@ void expect_equal_in_f32(int steps) {
         << ranks << " ranks";
   // Control: a damping that differs by a percent changes the result.
   optim::KfacOptions other = options(DType::f32);
-  other.curvature.damping.lambda *= 1.01;
+  other.curvature.damping *= 1.01;
   EXPECT_FALSE(near(train_f32<Net>(1, steps, other), alone, 1e-5));
 }
 

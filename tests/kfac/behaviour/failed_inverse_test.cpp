@@ -116,7 +116,7 @@ TEST(FailedInverse, LeavesParametersOfTheOptimizerToo) {
 TEST(NullVectorOfSigns, DoesNotMakeAGoodDecompositionABadOne) {
   for (const auto method : {kfac::InverseMethod::eigen, kfac::InverseMethod::ekfac}) {
     kfac::CurvatureOptions options;
-    options.damping.lambda = 1e-2;
+    options.damping = 1e-2;
     options.dtype = DType::f64;
     options.inverse.method = method;
     options.refresh.inverse_interval = 10;

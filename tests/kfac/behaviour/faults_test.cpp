@@ -120,7 +120,7 @@ void expect_no_trace(const MakeOptimizer& make, int ranks, int culprit, const Fa
 TEST_P(FaultInside, LeavesNoBitOfTheStateChanged) {
   const MakeOptimizer kfac = [](auto comm) {
     optim::KfacOptions options;
-    options.curvature.damping.lambda = 1e-2;
+    options.curvature.damping = 1e-2;
     options.curvature.communication.bucket_bytes = 2048;
     return optim::make_kfac(comm, options);
   };

@@ -14,7 +14,7 @@ constexpr double kTolerance = 1e-10;
 
 kfac::CurvatureOptions curvature() {
   kfac::CurvatureOptions options;
-  options.damping.lambda = 1e-2;
+  options.damping = 1e-2;
   options.dtype = DType::f64;
   options.communication.bucket_bytes = 4096;  // several buckets per exchange
   return options;
@@ -55,7 +55,7 @@ std::vector<Method> methods() {
                   {.curvature = curvature(), .rescale = Rescale::shrink, .weight_decay = 1e-2}));
   optim::KfacOptions eigen{.curvature = curvature()};
   eigen.curvature.inverse.method = InverseMethod::eigen;
-  eigen.curvature.statistics.batch_norm = kfac::NormFisher::diagonal;
+  eigen.curvature.statistics.norm_fisher = kfac::NormFisher::diagonal;
   all.push_back(kfac_method("KfacEigen", eigen));
   optim::KfacOptions lazy{.curvature = curvature()};
   lazy.curvature.refresh.statistics_interval = 3;

@@ -50,7 +50,7 @@ struct Data {
 
 kfac::CurvatureOptions low_rank_options() {
   kfac::CurvatureOptions options;
-  options.damping.lambda = 1e-2;
+  options.damping = 1e-2;
   options.dtype = DType::f64;
   options.statistics.new_weight = 1;
   options.refresh.statistics_interval = 3;

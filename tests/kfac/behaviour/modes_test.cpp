@@ -17,7 +17,7 @@ using kfac::CurvatureOptions;
 
 CurvatureOptions base() {
   CurvatureOptions options;
-  options.damping.lambda = 1e-2;
+  options.damping = 1e-2;
   options.dtype = DType::f64;
   options.statistics.new_weight = 1;
   options.loss_reduction = LossReduction::sum;
@@ -259,9 +259,9 @@ TEST(FullFisher, OfOneChannelIsTheUnitWiseBlock) {
     std::vector<double> all;
     comm::run_ranks(ranks, [&](auto comm) {
       CurvatureOptions options = base();
-      options.statistics.batch_norm = form;
+      options.statistics.norm_fisher = form;
       options.statistics.new_weight = 0.3;
-      options.damping.normalization = 4;
+      options.norm_damping = 4;
       kfac::Preconditioner preconditioner(comm, options);
       const auto id = preconditioner.add_layer("bn", NormSpec{.channels = channels});
       std::vector<double> gamma, beta;

@@ -14,7 +14,7 @@ std::shared_ptr<comm::Communicator> world;  // NOLINT: set once by main
 
 kfac::CurvatureOptions curvature(bool overlap) {
   kfac::CurvatureOptions options;
-  options.damping.lambda = 1e-2;
+  options.damping = 1e-2;
   options.dtype = DType::f64;
   options.communication.bucket_bytes = 4096;
   options.communication.overlap = overlap;

@@ -84,7 +84,7 @@ Vector dense_direction(const Conv2dSpec& s, const Vector& gradient, const Vector
 Vector library_direction(const Conv2dSpec& s, const Images& in, const Vector& x, const Vector& dy,
                          Vector v, double lambda) {
   kfac::CurvatureOptions options;
-  options.damping.lambda = lambda;
+  options.damping = lambda;
   options.dtype = DType::f64;
   options.inverse.method = kfac::InverseMethod::eigen;  // Exact damping.
   kfac::Preconditioner preconditioner(comm::make_self(), options);

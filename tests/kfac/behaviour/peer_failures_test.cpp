@@ -24,7 +24,7 @@ using Net = PlainNet<double>;
 
 kfac::CurvatureOptions curvature(kfac::InverseMethod method = kfac::InverseMethod::cholesky) {
   kfac::CurvatureOptions options;
-  options.damping.lambda = 1e-2;
+  options.damping = 1e-2;
   options.dtype = DType::f64;
   options.inverse.method = method;
   if (method == kfac::InverseMethod::ekfac) options.refresh.inverse_interval = 2;
@@ -175,7 +175,7 @@ Weights train_nine_steps(int ranks, kfac::InverseMethod method, Resume resume) {
       }
       // As libraries do that save averages alone and invert when they load.
       const bool recompute = step == 7 && resume == Resume::inverses_recomputed;
-      optimizer->set_curvature({options.curvature.damping.lambda, 1, recompute ? 1 : 5});
+      optimizer->set_curvature({options.curvature.damping, 1, recompute ? 1 : 5});
       const PlainHooks hooks = optimizer_hooks<double>(*optimizer, ids, {1, 24});
       net.forward(plain_batch<double>(step, comm->rank() * n, n), hooks);
       net.backward(1 / static_cast<double>(n), hooks);
@@ -261,8 +261,8 @@ TEST(PeerFailures, DampingNeverEntersTheAverage) {
     EXPECT_EQ(layer.averages(), first);
     // Both a hundred times on constant data: damping leaves no trace in the average.
     kfac::CurvatureOptions weak = curvature(method), strong = curvature(method);
-    weak.damping.lambda = 1e-8;
-    strong.damping.lambda = 0.1;
+    weak.damping = 1e-8;
+    strong.damping = 0.1;
     OneLayer damped_little(weak), damped_much(strong);
     Weights little, much;
     for (int refresh = 0; refresh < 100; ++refresh) {

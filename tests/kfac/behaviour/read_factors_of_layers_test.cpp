@@ -70,7 +70,7 @@ TEST(ReadFactors, OfAnEmbeddingBesideAZeroGAreItsFrequencies) {
     preconditioner.record_input(table, words);
     preconditioner.record_grad_output(table, none);
     (void)preconditioner.step(std::vector<kfac::LayerGrad>{{table, gradient, {}}});
-    EXPECT_EQ(gradient.data<double>()[0], 1 / options.damping.lambda);
+    EXPECT_EQ(gradient.data<double>()[0], 1 / options.damping);
     const LayerFactors read = preconditioner.read_factors(table);
     const bool eigen = method == kfac::InverseMethod::eigen;
     EXPECT_EQ(read.a.values.is_set(), eigen);  // Control: an inverse is that of zero.
@@ -128,7 +128,7 @@ TEST(ReadFactors, OfABatchNormAreItsFisher) {
   }
   for (const auto mode : {kfac::NormFisher::unit_wise, kfac::NormFisher::full}) {
     CurvatureOptions options = factor_options();
-    options.statistics.batch_norm = mode;
+    options.statistics.norm_fisher = mode;
     kfac::Preconditioner preconditioner(comm::make_self(), options);
     const LayerId bn = preconditioner.add_layer("bn", NormSpec{.channels = 2});
     preconditioner.record_normalization(bn, batch.x.view(), view_of(mean.data(), {2}),
@@ -139,15 +139,15 @@ TEST(ReadFactors, OfABatchNormAreItsFisher) {
     const LayerFactors read = preconditioner.read_factors(bn);
     EXPECT_FALSE(read.a.average.is_set());
     if (mode == kfac::NormFisher::full) {
-      EXPECT_FALSE(read.batch_norm.is_set());
+      EXPECT_FALSE(read.norm.is_set());
       EXPECT_TRUE(near(matrix_of(read.g.average).v, fisher.v, kSum));
-      EXPECT_LT(residual(matrix_of(read.g.inverse), fisher, options.damping.lambda), kInverse);
+      EXPECT_LT(residual(matrix_of(read.g.inverse), fisher, options.damping), kInverse);
       continue;
     }
     EXPECT_FALSE(read.g.average.is_set());
     const Vector expected{fisher(0, 0), fisher(1, 1), fisher(0, 2),
                           fisher(1, 3), fisher(2, 2), fisher(3, 3)};
-    EXPECT_TRUE(near(matrix_of(read.batch_norm).v, expected, kSum));
+    EXPECT_TRUE(near(matrix_of(read.norm).v, expected, kSum));
   }
 }
 

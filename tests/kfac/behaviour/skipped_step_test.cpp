@@ -13,7 +13,7 @@ enum class Fault { none, gradient, input, grad_output, batch_norm, loss, no_batc
 
 kfac::CurvatureOptions skipping_curvature() {
   kfac::CurvatureOptions options;
-  options.damping.lambda = 1e-2;
+  options.damping = 1e-2;
   options.dtype = DType::f64;
   options.communication.bucket_bytes = 2048;
   // Counters that a skipped step must not move.
@@ -181,7 +181,7 @@ std::vector<kfac::CurvatureOptions> schedules() {
   spread.refresh.stagger_inverses = true;
   eigen.inverse.method = kfac::InverseMethod::eigen;
   kfac::CurvatureOptions full = skipping_curvature(), low_rank = skipping_curvature();
-  full.statistics.batch_norm = kfac::NormFisher::full;
+  full.statistics.norm_fisher = kfac::NormFisher::full;
   low_rank.statistics.new_weight = 1;
   return {adaptive, spread, eigen, full, low_rank};
 }

@@ -11,7 +11,7 @@ namespace {
 
 optim::KfacOptions spread_options(int interval, bool spread) {
   optim::KfacOptions options;
-  options.curvature.damping.lambda = 1e-2;
+  options.curvature.damping = 1e-2;
   options.curvature.dtype = DType::f64;
   options.curvature.refresh.inverse_interval = interval;
   options.curvature.refresh.stagger_inverses = spread;

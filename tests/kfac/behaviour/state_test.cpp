@@ -26,7 +26,7 @@ void PrintTo(const StatefulMethod& method, std::ostream* out) { *out << method.n
 
 kfac::CurvatureOptions state_curvature() {
   kfac::CurvatureOptions options;
-  options.damping.lambda = 1e-2;
+  options.damping = 1e-2;
   options.dtype = DType::f64;
   return options;
 }
@@ -50,7 +50,7 @@ std::vector<StatefulMethod> stateful_methods() {
                                               .rescale = optim::Rescale::always}));
   optim::KfacOptions eigen{.curvature = state_curvature()};
   eigen.curvature.inverse.method = kfac::InverseMethod::eigen;
-  eigen.curvature.statistics.batch_norm = kfac::NormFisher::diagonal;
+  eigen.curvature.statistics.norm_fisher = kfac::NormFisher::diagonal;
   all.push_back(stateful_method("KfacEigen", eigen));
   optim::KfacOptions lazy{.curvature = state_curvature()};
   lazy.curvature.refresh.statistics_interval = 3;
@@ -75,7 +75,7 @@ std::vector<StatefulMethod> stateful_methods() {
   all.push_back(stateful_method("KfacLowRank", low_rank));
   optim::KfacOptions parts{.curvature = state_curvature()};
   parts.curvature.statistics.micro_batches = 2;
-  parts.curvature.statistics.batch_norm = kfac::NormFisher::full;
+  parts.curvature.statistics.norm_fisher = kfac::NormFisher::full;
   parts.curvature.refresh.statistics_interval = 2;
   parts.curvature.refresh.inverse_interval = 2;
   all.push_back(stateful_method("KfacMicroBatchesFull", parts));

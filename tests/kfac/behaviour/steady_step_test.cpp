@@ -56,7 +56,7 @@ TEST(SteadyKfacStep, TakesNoMemoryForTensorsUnderAnySchedule) {
   adaptive.refresh.max_interval = 3;
   low_rank.statistics.new_weight = 1;
   ekfac.inverse.method = kfac::InverseMethod::ekfac;
-  full.statistics.batch_norm = kfac::NormFisher::full;
+  full.statistics.norm_fisher = kfac::NormFisher::full;
   int number = 0;
   for (const CurvatureOptions& options : {fixed, spread, adaptive, low_rank, ekfac, full})
     EXPECT_EQ(tensors_of_steady_steps(options), 0) << "options " << number++;

@@ -32,7 +32,7 @@ Matrix least_squares(const Matrix& x, const Matrix& targets) {
 Matrix one_step(const std::shared_ptr<comm::Communicator>& comm, InverseMethod method,
                 double lambda, const Matrix& x, const Matrix& targets) {
   optim::KfacOptions options;
-  options.curvature.damping.lambda = lambda;
+  options.curvature.damping = lambda;
   options.curvature.dtype = DType::f64;
   options.curvature.inverse.method = method;
   options.curvature.statistics.new_weight = 1;
@@ -88,7 +88,7 @@ std::vector<Matrix> directions(const std::vector<LayerRecord>& layers, std::int6
                                InverseMethod method, double lambda,
                                const std::vector<Matrix>& gradients) {
   kfac::CurvatureOptions options;
-  options.damping.lambda = lambda;
+  options.damping = lambda;
   options.dtype = DType::f64;
   options.inverse.method = method;
   options.refresh.inverse_interval = 10;

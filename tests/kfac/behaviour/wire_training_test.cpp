@@ -14,7 +14,7 @@ namespace {
 
 optim::KfacOptions wire_base() {
   optim::KfacOptions options;
-  options.curvature.damping.lambda = 1e-2;
+  options.curvature.damping = 1e-2;
   options.curvature.dtype = DType::f64;
   options.curvature.communication.bucket_bytes = 4096;
   return options;

@@ -13,7 +13,7 @@ constexpr double kTolerance = 1e-10;
 
 optim::KfacOptions base() {
   optim::KfacOptions options;
-  options.curvature.damping.lambda = 1e-2;
+  options.curvature.damping = 1e-2;
   options.curvature.dtype = DType::f64;
   options.curvature.communication.bucket_bytes = 4096;
   return options;
@@ -39,7 +39,7 @@ std::vector<Method> methods() {
   all.push_back(lazy);
   Method eigen{"Eigen", base()};
   eigen.options.curvature.inverse.method = kfac::InverseMethod::eigen;
-  eigen.options.curvature.statistics.batch_norm = kfac::NormFisher::diagonal;
+  eigen.options.curvature.statistics.norm_fisher = kfac::NormFisher::diagonal;
   all.push_back(eigen);
   // What a normalisation has is sent at once, beside inverses that are sent later.
   Method delayed{"Delayed", base()};
@@ -76,7 +76,7 @@ TEST_P(EveryFraction, GivesTheWeightsOfOneRank) {
 TEST_P(EveryFraction, IsToldApartFromAnotherDamping) {
   // Negative control: the trainings above would notice inverses that are a little off.
   optim::KfacOptions other = GetParam().options;
-  other.curvature.damping.lambda *= 1.001;
+  other.curvature.damping *= 1.001;
   EXPECT_FALSE(near(train_ranks<double>(1, with_fraction(other, 0)),
                     train_ranks<double>(1, with_fraction(GetParam().options, 0)), 1e-7));
 }

@@ -99,7 +99,7 @@ class OneLayer {
 
 inline kfac::CurvatureOptions base() {
   kfac::CurvatureOptions options;
-  options.damping.lambda = 1e-2;
+  options.damping = 1e-2;
   options.statistics.new_weight = 0.3;
   options.dtype = DType::f64;
   return options;

@@ -15,7 +15,7 @@ class RebuildingOnDevice : public dkfac::testing::OnDevice {
     CurvatureOptions options;
     options.dtype = dtype();
     options.inverse.method = method;
-    options.damping.lambda = 0.1;
+    options.damping = 0.1;
     if (method == InverseMethod::ekfac) options.refresh.inverse_interval = 10;
     return options;
   }

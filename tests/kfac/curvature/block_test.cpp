@@ -25,7 +25,7 @@ class Blocks : public ::testing::Test {
  protected:
   Blocks() {
     options_.dtype = DType::f64;
-    options_.damping.lambda = 0.1;
+    options_.damping = 0.1;
   }
   std::unique_ptr<CurvatureBlock> make(const LayerSpec& spec, bool owns = true) {
     auto block = make_block("layer", spec);
@@ -117,7 +117,7 @@ TEST_F(Blocks, OfFactorsPreconditionWithBoth) {
   block->copy_to(ctx_, copies);
   EXPECT_EQ(values(ctx_, copies.a.average), std::vector<double>{4});
   EXPECT_EQ(copies.g.statistics, 1);
-  EXPECT_FALSE(copies.batch_norm.is_set());
+  EXPECT_FALSE(copies.norm.is_set());
 }
 
 TEST_F(Blocks, CountWhatIsRefusedOfEachStatistic) {
@@ -128,11 +128,11 @@ TEST_F(Blocks, CountWhatIsRefusedOfEachStatistic) {
   EXPECT_TRUE(merge(*block, StatisticKind::g, {1}, 1));
   EXPECT_EQ(block->failures(StatisticKind::g).statistic, 0);
   for (const auto mode : {NormFisher::unit_wise, NormFisher::full}) {
-    options_.statistics.batch_norm = mode;
+    options_.statistics.norm_fisher = mode;
     const auto norm = make(NormSpec{.channels = 1});
-    EXPECT_FALSE(merge(*norm, StatisticKind::batch_norm, {1, 0, 1}, kNan));
-    EXPECT_EQ(norm->failures(StatisticKind::batch_norm).statistic, 1);
-    EXPECT_EQ(norm->failures(StatisticKind::batch_norm).inversion, 0);
+    EXPECT_FALSE(merge(*norm, StatisticKind::norm, {1, 0, 1}, kNan));
+    EXPECT_EQ(norm->failures(StatisticKind::norm).statistic, 1);
+    EXPECT_EQ(norm->failures(StatisticKind::norm).inversion, 0);
   }
 }
 
@@ -185,9 +185,9 @@ TEST_F(Blocks, OfEkfacWantBothRecordsOfABatch) {
 
 TEST_F(Blocks, OfNormsInvertBlocksInUseAndTheFullMatrixBefore) {
   const NormSpec spec{.channels = 1};
-  options_.statistics.batch_norm = NormFisher::unit_wise;
+  options_.statistics.norm_fisher = NormFisher::unit_wise;
   const auto blocks = make(spec);
-  EXPECT_TRUE(merge(*blocks, StatisticKind::batch_norm, {1, 0, 1}, 1));
+  EXPECT_TRUE(merge(*blocks, StatisticKind::norm, {1, 0, 1}, 1));
   EXPECT_TRUE(blocks->has_inverse());
   EXPECT_EQ(rebuild(*blocks), 0U);
   ASSERT_EQ(shared(*blocks).size(), 1U);
@@ -195,9 +195,9 @@ TEST_F(Blocks, OfNormsInvertBlocksInUseAndTheFullMatrixBefore) {
   EXPECT_NE(shared(*blocks)[0].average, nullptr);
   EXPECT_EQ(shared_numel(shared(*blocks)[0]), 4);  // statistics, and the average
 
-  options_.statistics.batch_norm = NormFisher::full;
+  options_.statistics.norm_fisher = NormFisher::full;
   const auto full = make(spec);
-  EXPECT_TRUE(merge(*full, StatisticKind::batch_norm, {1, 0, 1}, 2));
+  EXPECT_TRUE(merge(*full, StatisticKind::norm, {1, 0, 1}, 2));
   EXPECT_FALSE(full->has_inverse());
   EXPECT_EQ(rebuild(*full), 1U);
   EXPECT_TRUE(full->has_inverse());

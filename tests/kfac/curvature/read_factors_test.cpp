@@ -98,8 +98,7 @@ TEST(ReadFactors, AreTheAveragesOfTheStatisticsAndTheirDampedInverses) {
       const Matrix at = interval == 1 ? mix(a[0], a[1], w) : a[0];
       const Matrix gt = interval == 1 ? mix(g[0], g[1], w) : g[0];
       const auto split =
-          kfac::split_damping(options.damping.lambda, trace(at), at.rows, trace(gt), gt.rows)
-              .value();
+          kfac::split_damping(options.damping, trace(at), at.rows, trace(gt), gt.rows).value();
       ASSERT_EQ(read.a.damping.size(), 1U);
       EXPECT_NEAR(read.a.damping[0], split.a, 64 * eps<double> * split.a);
       EXPECT_NEAR(read.g.damping[0], split.g, 64 * eps<double> * split.g);

@@ -145,7 +145,7 @@ TEST(CostModel, AssignsOwnersByTimeWhereItIsMeasured) {
 
 TEST(CostModel, ChangesNothingButWhoOwnsWhat) {
   optim::KfacOptions options;
-  options.curvature.damping.lambda = 1e-2;
+  options.curvature.damping = 1e-2;
   options.curvature.dtype = DType::f64;
   const MakeOptimizer counted = [&](auto comm) { return optim::make_kfac(comm, options); };
   const std::vector<double> alone = train_ranks<double>(1, counted, {.steps = 5});

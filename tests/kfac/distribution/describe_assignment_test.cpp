@@ -106,7 +106,7 @@ CurvatureBytes allocated(const LayerSpec& spec, const CurvatureOptions& options)
   if (options.refresh.staleness != Staleness::adaptive) return out;
   const bool norm = std::holds_alternative<NormSpec>(spec);
   for (const StatisticKind kind :
-       {StatisticKind::a, norm ? StatisticKind::batch_norm : StatisticKind::g}) {
+       {StatisticKind::a, norm ? StatisticKind::norm : StatisticKind::g}) {
     const StatisticPlan plan = plan_statistic(spec, options, kind);
     if (plan.numel() == 0) continue;
     StatisticHistory history(ctx, plan.shape, options.dtype);
@@ -126,7 +126,7 @@ TEST(CurvatureBytes, AreThoseOfTheTensorsOfEachMethod) {
           CurvatureOptions options{.statistics = {.new_weight = 1}};
           options.inverse.method = method;
           options.refresh.staleness = staleness;
-          options.statistics.batch_norm = fisher;
+          options.statistics.norm_fisher = fisher;
           const CurvatureBytes told = curvature_bytes(spec, options),
                                real = allocated(spec, options);
           SCOPED_TRACE(describe(spec));

@@ -56,7 +56,7 @@ class Forms : public BothBackends {
     EXPECT_TRUE(merge_factor(
         ctx, latest, tensor(ctx, statistic, {factor.statistic_numel()}, DType::f64), factor));
   }
-  CurvatureOptions options_{.damping = {.lambda = 0.02}, .dtype = DType::f64};
+  CurvatureOptions options_{.damping = 0.02, .dtype = DType::f64};
 };
 DKFAC_BOTH_BACKENDS(Forms);
 
@@ -76,7 +76,7 @@ TEST_P(Forms, EveryMixtureSolvesTheDampedSystem) {
     const Matrix xa = random_matrix(rows, d, random), xg = random_matrix(rows, size.out, random);
     const Matrix v = random_matrix(size.out, d, random);
     const Matrix a = second_moment(xa, 1), g = second_moment(xg, 1);
-    const auto split = *split_damping(options_.damping.lambda, trace(a), d, trace(g), size.out);
+    const auto split = *split_damping(options_.damping, trace(a), d, trace(g), size.out);
     const Matrix expected = multiply(multiply(inverse(plus_diagonal(g, split.g)), v),
                                      inverse(plus_diagonal(a, split.a)));
     // Condition of both: at most 1 + trace/shift. 16 n eps each.
@@ -119,7 +119,7 @@ TEST_P(Forms, SolvesInPartsAsInOnePiece) {
   const Matrix one = solve(1), three = solve(3);
   // The same sums in other orders: 8 n eps for the longest, times the condition of both factors.
   const Matrix a = second_moment(xa, 1), g = second_moment(xg, 1);
-  const auto split = *split_damping(options_.damping.lambda, trace(a), 261, trace(g), 190);
+  const auto split = *split_damping(options_.damping, trace(a), 261, trace(g), 190);
   const double condition = 2 + trace(a) / split.a + trace(g) / split.g;
   EXPECT_TRUE(near(three.v, one.v, 8 * 261 * eps<double> * condition));
   EXPECT_FALSE(near(one.v, join_bias(v, bias).v, 0.1));
@@ -211,7 +211,7 @@ TEST(FactorPlan, TellsTheWidthOfWhatIsFactorised) {
 TEST(FactorPlan, KnowsTheFullFisherOfABatchNorm) {
   CurvatureOptions options;
   EXPECT_FALSE(plan_g(NormSpec{.channels = 5}, options).is_set());
-  options.statistics.batch_norm = NormFisher::full;
+  options.statistics.norm_fisher = NormFisher::full;
   EXPECT_EQ(plan_g(NormSpec{.channels = 5}, options).dim, 10);
   EXPECT_EQ(plan_g(NormSpec{.channels = 5, .scale = false}, options).dim, 5);
   EXPECT_FALSE(plan_a(NormSpec{.channels = 5}, options).is_set());
@@ -230,7 +230,7 @@ TEST(FactorPlan, HasNoCholeskyFactorOnAGpu) {
   EXPECT_EQ(plan_a(wide, options, gpu).form, FactorForm::low_rank);
   options.inverse.method = InverseMethod::eigen;
   EXPECT_EQ(plan_a(wide, options, gpu).form, FactorForm::eigen);
-  options.statistics.batch_norm = NormFisher::full;
+  options.statistics.norm_fisher = NormFisher::full;
   EXPECT_EQ(plan_g(NormSpec{.channels = 5}, options).form, FactorForm::cholesky);
   EXPECT_EQ(plan_g(NormSpec{.channels = 5}, options, gpu).form, FactorForm::inverse);
 }
@@ -280,7 +280,7 @@ TEST_P(Forms, GroupsHaveInversesOfTheirOwn) {
       Matrix part(o, d);
       for (std::int64_t r = 0; r < o; ++r)
         for (std::int64_t c = 0; c < d; ++c) part(r, c) = v(group * o + r, c);
-      const auto split = *split_damping(options_.damping.lambda, trace(a), d, trace(g), o);
+      const auto split = *split_damping(options_.damping, trace(a), d, trace(g), o);
       condition = std::max({condition, trace(a) / split.a, trace(g) / split.g});
       const Matrix solved = multiply(multiply(inverse(plus_diagonal(g, split.g)), part),
                                      inverse(plus_diagonal(a, split.a)));
@@ -311,8 +311,8 @@ TEST_P(Forms, FullBatchNormSolvesTheWholeSystem) {
   for (const bool scale : {true, false}) {
     const NormSpec spec{.channels = 40, .scale = scale};
     CurvatureOptions options = options_;
-    options.statistics.batch_norm = NormFisher::full;
-    options.damping.normalization = 3;
+    options.statistics.norm_fisher = NormFisher::full;
+    options.norm_damping = 3;
     options.statistics.new_weight = 1;
     LayerCurvature layer = make_layer_curvature(ctx, spec, options);
     const std::int64_t d = layer.g.dim;

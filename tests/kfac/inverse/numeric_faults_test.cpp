@@ -24,7 +24,7 @@ using testing::values;
 
 class NumericFaults : public BothBackends {
  protected:
-  CurvatureOptions options_{.damping = {.lambda = 0.01}, .statistics = {.new_weight = 1}};
+  CurvatureOptions options_{.damping = 0.01, .statistics = {.new_weight = 1}};
   RefreshWorkers workers_{ctx};
 
   LayerCurvature make(const LayerSpec& spec) { return make_layer_curvature(ctx, spec, options_); }
@@ -103,7 +103,7 @@ TEST_P(NumericFaults, D4AnIndefiniteFactorStillGivesAStep) {
     merge(reflected_spectrum(q, w), layer.a);
     merge(identity(3), layer.g);
     // pi^2 is the mean eigenvalue of A beside 1 of G; the damping that gives A this shift.
-    options_.damping.lambda = shift * shift / (7.199 / 6);
+    options_.damping = shift * shift / (7.199 / 6);
     EXPECT_EQ(refresh(layer)[0], stage) << shift;
     const Matrix v = random_matrix(3, 6, random);
     const double used = layer.a.shifts.data<double>()[0];
@@ -241,7 +241,7 @@ TEST_P(NumericFaults, D7AnyDampingAndWidthOneGiveFiniteSteps) {
     const Matrix rows = random_matrix(std::max<std::int64_t>(width / 8, 1), width, random);
     const Matrix v = random_matrix(2, width, random);
     for (int power = -12; power <= 12; power += 3) {
-      options_.damping.lambda = std::pow(10.0, power);
+      options_.damping = std::pow(10.0, power);
       LayerCurvature layer = make(spec);
       merge(second_moment(rows, 1), layer.a);
       merge(second_moment(random_matrix(1, 2, random), 1), layer.g);  // a batch of one

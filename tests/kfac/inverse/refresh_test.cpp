@@ -19,7 +19,7 @@ CurvatureOptions options_of(InverseMethod method) {
   CurvatureOptions options;
   options.dtype = DType::f64;
   options.inverse.method = method;
-  options.damping.lambda = 0.1;
+  options.damping = 0.1;
   return options;
 }
 

@@ -64,7 +64,7 @@ TEST(KlClip, AddsWhatEachRankCountsOnce) {
 
 kfac::CurvatureOptions curvature(double kappa) {
   kfac::CurvatureOptions options;
-  options.damping.lambda = 1e-2;
+  options.damping = 1e-2;
   options.dtype = DType::f64;
   options.kl_clip = kappa;
   return options;

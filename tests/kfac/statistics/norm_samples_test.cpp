@@ -168,8 +168,8 @@ Vector recorded_fisher(const CurvatureOptions& options, std::int64_t channels, R
                   .updated);
   Context ctx;
   const LayerFactors factors = preconditioner.read_factors(layer);
-  return values(ctx, options.statistics.batch_norm == NormFisher::full ? factors.g.average
-                                                                       : factors.batch_norm);
+  return values(
+      ctx, options.statistics.norm_fisher == NormFisher::full ? factors.g.average : factors.norm);
 }
 
 TEST(NormSampleGradients, AreRecordedInPlaceOfTheirBatch) {
@@ -180,7 +180,7 @@ TEST(NormSampleGradients, AreRecordedInPlaceOfTheirBatch) {
           const SummedBatch batches[] = {SummedBatch(12, 4, 5, groups, 8),
                                          SummedBatch(12, 4, 5, groups, 9)};
           CurvatureOptions options = testing::options64(parts);
-          options.statistics.batch_norm = mode;
+          options.statistics.norm_fisher = mode;
           options.statistics.fraction = fraction;
           const auto record = [&](bool by_sample) {
             return recorded_fisher(

@@ -174,7 +174,7 @@ class Coverage : public BothBackends {
   void follow(kfac::InverseMethod method) {
     const auto model = model_of_all_kinds(ctx);
     optim::KfacOptions options;
-    options.curvature.damping.lambda = kDamping;
+    options.curvature.damping = kDamping;
     options.curvature.statistics.new_weight = 1;
     options.curvature.inverse.method = method;
     options.curvature.dtype = DType::f64;

@@ -47,8 +47,8 @@ Tensor answers(Context& ctx, std::uint64_t step) {
 optim::KfacOptions options_of(kfac::NormFisher fisher, double fraction = 1) {
   optim::KfacOptions options;
   options.curvature.dtype = DType::f64;
-  options.curvature.damping.lambda = 1e-2;
-  options.curvature.statistics.batch_norm = fisher;
+  options.curvature.damping = 1e-2;
+  options.curvature.statistics.norm_fisher = fisher;
   options.curvature.statistics.fraction = fraction;
   options.curvature.statistics.low_rank = false;
   return options;
@@ -96,7 +96,7 @@ Values fisher_of_step(const optim::KfacOptions& options) {
   optimizer->prepare();
   pass(ctx, *model, 1, 0, kBatch);
   EXPECT_TRUE(optimizer->step({.lr = 0.01, .flags = {}}, Stream::cpu()).updated);
-  return values(ctx, optimizer->read_factors(LayerId{kNorm}).batch_norm);
+  return values(ctx, optimizer->read_factors(LayerId{kNorm}).norm);
 }
 
 TEST(LayerNormCurvature, IsThatOfTheGradientsOfSingleSamples) {

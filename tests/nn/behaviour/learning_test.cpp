@@ -91,7 +91,7 @@ TEST_P(Learning, KfacLowersTheLossOfOneBatch) {
   const auto model = make();
   optim::KfacOptions options;
   options.momentum = 0;
-  options.curvature.damping.lambda = 0.1;
+  options.curvature.damping = 0.1;
   options.curvature.refresh.inverse_interval = 5;
   const auto kfac = optim::make_kfac(comm::make_self(), options);
   const std::vector<double> losses = learn(*model, *kfac, GetParam().lr);

@@ -184,7 +184,7 @@ std::vector<double> trained_by_kfac(std::unique_ptr<Layer> layer) {
   ops::copy(ctx, random_tensor(ctx, Shape{12}, DType::f64, 3), model.parameters());
   optim::KfacOptions options;
   options.curvature.dtype = DType::f64;
-  options.curvature.damping.lambda = 0.1;
+  options.curvature.damping = 0.1;
   const auto optimizer = optim::make_kfac(comm::make_self(), options);
   OptimizerAttachment attachment(model, *optimizer);
   optimizer->prepare();

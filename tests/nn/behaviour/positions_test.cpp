@@ -71,7 +71,7 @@ PositionStep position_step(kfac::WeightSharing sharing, bool low_rank) {
   options.curvature.statistics.sharing = sharing;
   options.curvature.statistics.low_rank = low_rank;
   options.curvature.statistics.new_weight = 1;
-  options.curvature.damping.lambda = 0.05;
+  options.curvature.damping = 0.05;
   const auto optimizer = optim::make_kfac(comm::make_self(), options);
   OptimizerAttachment attachment(*model, *optimizer, {.max_samples = kSequences});
   optimizer->prepare();

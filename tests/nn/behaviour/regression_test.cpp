@@ -159,7 +159,7 @@ double loss_after_a_step(Context& ctx, const Regression& data, Statistics kind, 
   Model model(ctx, "linear", std::move(net), Shape{kFeatures}, DType::f64, 3);
   optim::KfacOptions options;
   options.curvature.dtype = DType::f64;
-  options.curvature.damping.lambda = 1e-20;
+  options.curvature.damping = 1e-20;
   options.momentum = 0;
   options.weight_decay = 0;
   const auto optimizer = optim::make_kfac(comm::make_self(), options);

@@ -39,7 +39,7 @@ TEST(SharedBatchNorm, TrainsWithEveryFisherOfBatchNormAsOneRankDoes) {
   for (const auto fisher : {kfac::NormFisher::diagonal, kfac::NormFisher::full})
     expect_one_rank(1, {3}, [&](const SharedComm& comm, const Passes& passes) {
       optim::KfacOptions options = kfac_options(false);
-      options.curvature.statistics.batch_norm = fisher;
+      options.curvature.statistics.norm_fisher = fisher;
       return train(comm, *optim::make_kfac(comm, options), passes);
     });
 }

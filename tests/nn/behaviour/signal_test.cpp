@@ -50,7 +50,7 @@ TEST_P(StepsUnderSignals, OfKfacKeepTheirBitsAndTheHeap) {
     const auto model =
         make_model(ctx, {.name = GetParam(), .input = {16, 16, 3}, .classes = kClasses});
     optim::KfacOptions options;
-    options.curvature.damping.lambda = 1e-2;
+    options.curvature.damping = 1e-2;
     const auto optimizer = optim::make_kfac(comm::make_self(), options);
     OptimizerAttachment attachment(*model, *optimizer);
     optimizer->prepare();

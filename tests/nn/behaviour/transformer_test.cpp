@@ -112,7 +112,7 @@ Trained train_transformer(const std::shared_ptr<comm::Communicator>& comm,
 optim::KfacOptions transformer_kfac(DType dtype = DType::f32) {
   optim::KfacOptions options;
   options.curvature.dtype = dtype;
-  options.curvature.damping.lambda = 1e-2;
+  options.curvature.damping = 1e-2;
   options.curvature.kl_clip = 1e-3;
   options.momentum = 0.9;
   return options;

@@ -51,7 +51,7 @@ inline std::unique_ptr<optim::Optimizer> make_optimizer(
   if (recipe.method == Method::sgd) return optim::make_sgd(comm, {.weight_decay = 1e-3}, device);
   if (recipe.method == Method::lars) return optim::make_lars(comm, {.eta = 0.02}, device);
   optim::KfacOptions options;
-  options.curvature.damping.lambda = 0.3;  // Rounding is to change little in 10 steps.
+  options.curvature.damping = 0.3;  // Rounding is to change little in 10 steps.
   options.curvature.dtype = recipe.model.dtype;
   options.curvature.refresh.statistics_interval = recipe.statistics_every;
   options.curvature.statistics.micro_batches = recipe.micro_batches;

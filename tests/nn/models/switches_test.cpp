@@ -116,8 +116,8 @@ Step step_of(Context& ctx, Model& model) {
   optim::KfacOptions options;
   options.momentum = 0;
   options.curvature.dtype = DType::f64;
-  options.curvature.damping.lambda = 0.1;
-  options.curvature.statistics.batch_norm = kfac::NormFisher::diagonal;
+  options.curvature.damping = 0.1;
+  options.curvature.statistics.norm_fisher = kfac::NormFisher::diagonal;
   const auto kfac = optim::make_kfac(comm::make_self(), options);
   OptimizerAttachment attachment(model, *kfac);
   attachment.set_scale({.global_batch = kBatch});

@@ -22,7 +22,7 @@ MakeOn kfac_of(optim::KfacOptions options) {
 template <class T>
 optim::KfacOptions base() {
   optim::KfacOptions options;
-  options.curvature.damping.lambda = 1e-2;
+  options.curvature.damping = 1e-2;
   options.curvature.dtype = sizeof(T) == 8 ? DType::f64 : DType::f32;
   options.initial_lr = 0.05;
   options.weight_decay = 0.01;

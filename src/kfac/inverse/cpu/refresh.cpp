@@ -109,8 +109,7 @@ void rebuild_on_threads(Context& ctx, std::vector<Context>& contexts,
 }  // namespace
 
 void set_requested_damping(Context& ctx, const CurvatureOptions& options, LayerCurvature& layer) {
-  if (!layer.a.is_set())
-    return request(layer.g, 0, options.damping.normalization * options.damping.lambda, false);
+  if (!layer.a.is_set()) return request(layer.g, 0, options.norm_damping * options.damping, false);
   for (int group = 0; group < layer.a.groups; ++group) {
     const FactorShifts shifts =
         split_shifts(options.factor_damping(), trace_of(ctx, layer.a, group), layer.a.dim,

@@ -231,8 +231,7 @@ void make_streams(Context& ctx, RefreshState& state, std::size_t count) {
 
 void set_requested_damping(Context& ctx, const CurvatureOptions& options, LayerCurvature& layer) {
   if (!layer.a.is_set())
-    return ops::fill(ctx, layer.g.requested_damping,
-                     options.damping.normalization * options.damping.lambda);
+    return ops::fill(ctx, layer.g.requested_damping, options.norm_damping * options.damping);
   Scratch scratch(ctx);
   const std::int64_t groups = layer.a.groups;
   auto* a = scratch.take({groups}, DType::f64).data<double>();

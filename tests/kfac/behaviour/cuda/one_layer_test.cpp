@@ -45,7 +45,7 @@ void expect_as_on_the_host(const CurvatureOptions& options, const LinearSpec& sp
   for (std::size_t step = 0; step < host.size(); ++step)
     EXPECT_TRUE(near(device[step], host[step], tolerance)) << "step " << step;
   CurvatureOptions damped = options;
-  damped.damping.lambda = 10;
+  damped.damping = 10;
   EXPECT_FALSE(near(gradients<T>(Device::cuda(), damped, spec).back(), host.back(), 0.1));
 }
 
@@ -121,7 +121,7 @@ TEST(RecordsOf16Bits, AreThoseOfTheSameWiderNumbersWithAnF16Operand) {
 // Inputs whose two columns are equal, beside a damping at which the second pivot is exactly zero.
 TEST(FailedInverseOnTheDevice, IsReportedAStepLaterAndIsAnErrorAfterTooMany) {
   CurvatureOptions options = base();
-  options.damping.lambda = 1e-60;
+  options.damping = 1e-60;
   options.statistics.new_weight = 1;
   options.inverse.max_failed_refreshes = 2;
   const LinearSpec spec{.in = 2, .out = 1, .bias = false};
@@ -146,7 +146,7 @@ TEST(FailedInverseOnTheDevice, IsReportedAStepLaterAndIsAnErrorAfterTooMany) {
 // While the host waits for the agreement that stops the run, the device computes a valid inverse.
 TEST(FailedInverseOnTheDevice, IsNamedEvenIfTheNextOneIsGood) {
   CurvatureOptions options = base();
-  options.damping.lambda = 1e-60;
+  options.damping = 1e-60;
   options.statistics.new_weight = 1;
   options.inverse.max_failed_refreshes = 2;
   OneLayer layer(Device::cuda(), comm::make_self(), options, {.in = 2, .out = 1, .bias = false});

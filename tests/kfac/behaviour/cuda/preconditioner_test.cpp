@@ -20,7 +20,7 @@ using kfac::CurvatureOptions;
 
 CurvatureOptions small_base() {
   CurvatureOptions options;
-  options.damping.lambda = 1e-2;
+  options.damping = 1e-2;
   options.statistics.new_weight = 0.3;
   options.dtype = DType::f64;
   return options;
@@ -48,8 +48,8 @@ std::vector<Named> all_options() {
   add("DelayedEachStep", [](auto& o) { o.refresh.delay_inverses = true; });
   add("Eigen", [](auto& o) { o.inverse.method = kfac::InverseMethod::eigen; });
   add("Latest", [](auto& o) { o.statistics.new_weight = 1; });
-  add("FullFisher", [](auto& o) { o.statistics.batch_norm = kfac::NormFisher::full; });
-  add("DiagonalFisher", [](auto& o) { o.statistics.batch_norm = kfac::NormFisher::diagonal; });
+  add("FullFisher", [](auto& o) { o.statistics.norm_fisher = kfac::NormFisher::full; });
+  add("DiagonalFisher", [](auto& o) { o.statistics.norm_fisher = kfac::NormFisher::diagonal; });
   add("Reduced", [](auto& o) { o.statistics.sharing = kfac::WeightSharing::reduce; });
   add("Half", [](auto& o) { o.statistics.fraction = 0.5; });
   add("KlClip", [](auto& o) { o.kl_clip = 1e-4; });
@@ -79,7 +79,7 @@ TEST_P(OnTheDevice, TheStepsAreThoseOfTheHost) {
   EXPECT_TRUE(near(device.parameters, host.parameters, 1e-10));
   // Control: the steps are not those of the gradient.
   CurvatureOptions damped = options;
-  damped.damping.lambda = 10;
+  damped.damping = 10;
   EXPECT_FALSE(near(train_on<double>(Device::cuda(), 1, damped).parameters, host.parameters, 1e-4));
   for (std::size_t i = 0; i < host.reports.size(); ++i) {
     EXPECT_EQ(device.reports[i].updated, host.reports[i].updated);

@@ -148,7 +148,7 @@ RecordedRun run_course(const RecordedCourse& course, int ranks = 1) {
 
 CurvatureOptions sparse_options() {
   CurvatureOptions options;
-  options.damping.lambda = 1e-2;
+  options.damping = 1e-2;
   options.statistics.new_weight = 0.3;
   options.dtype = DType::f64;
   options.refresh.statistics_interval = options.refresh.inverse_interval = 5;
@@ -179,7 +179,7 @@ std::vector<RecordedForm> recorded_forms() {
   });
   add("Delayed", [](auto& o) { o.refresh.delay_inverses = true; });
   add("Staggered", [](auto& o) { o.refresh.stagger_inverses = true; });
-  add("FullFisher", [](auto& o) { o.statistics.batch_norm = kfac::NormFisher::full; });
+  add("FullFisher", [](auto& o) { o.statistics.norm_fisher = kfac::NormFisher::full; });
   add(
       "TwoRanks", [](auto& o) { o.kl_clip = 1e-4; }, 2);
   add(

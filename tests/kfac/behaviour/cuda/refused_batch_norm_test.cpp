@@ -49,7 +49,7 @@ class OneBatchNorm {
 
  private:
   static kfac::CurvatureOptions options() {
-    return {.damping = {.lambda = 1e-2}, .statistics = {.new_weight = 0.5}};
+    return {.damping = 1e-2, .statistics = {.new_weight = 0.5}};
   }
   Tensor put(std::vector<float> values) {
     Tensor there = to_device(ctx_, view_of(values.data(), {std::ssize(values)}));

@@ -48,7 +48,7 @@ std::vector<double> train_on_devices(int ranks, const MakeOn& make, const Carrie
 MakeOn kfac_with(double fraction, bool tf32_on_rank_1 = false, DType dtype = DType::f32) {
   return [=](std::shared_ptr<comm::Communicator> comm, Device device) {
     optim::KfacOptions options;
-    options.curvature.damping.lambda = 1e-2;
+    options.curvature.damping = 1e-2;
     options.curvature.distribution.grad_worker_fraction = fraction;
     options.curvature.dtype = dtype;
     const bool tf32 = tf32_on_rank_1 && comm->rank() == 1;

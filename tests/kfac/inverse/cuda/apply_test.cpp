@@ -151,7 +151,7 @@ TEST_P(Apply, PreconditionsLayersOfOneShapeTogether) {
   EXPECT_EQ(batch_shape(norm, options, ctx.device()), BatchShape{});
   EXPECT_FALSE(batch_shape(norm, options, Device::cpu()));
   CurvatureOptions full = options;
-  full.statistics.batch_norm = NormFisher::full;
+  full.statistics.norm_fisher = NormFisher::full;
   EXPECT_FALSE(batch_shape(norm, full, ctx.device()));
 }
 
@@ -160,8 +160,8 @@ TEST_P(Apply, PreconditionsNormalisationsOfAllWidthsTogether) {
   Random random(7);
   for (const NormFisher mode : {NormFisher::unit_wise, NormFisher::diagonal}) {
     CurvatureOptions options = options_of();
-    options.statistics.batch_norm = mode;
-    options.damping.normalization = 3;
+    options.statistics.norm_fisher = mode;
+    options.norm_damping = 3;
     const auto made = [&](const Shape& shape, bool is_fisher) {
       Tensor x = Tensor::empty(cpu, shape, dtype());
       fill_normal(x, 0, 1, random);
@@ -244,7 +244,7 @@ TEST_P(Apply, MultipliesRowsThatBeginAt16Bytes) {
 TEST_P(Apply, PreconditionsTheFullFisherOfABatchNorm) {
   Random random(2);
   CurvatureOptions options = options_of();
-  options.statistics.batch_norm = NormFisher::full;
+  options.statistics.norm_fisher = NormFisher::full;
   for (const bool scale : {true, false})
     expect_alike(NormSpec{.channels = 5, .scale = scale}, options, random, dtype(), tolerance());
 }

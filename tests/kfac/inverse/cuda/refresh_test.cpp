@@ -109,7 +109,7 @@ TEST_P(Refresh, InvertsRowsByTheirGramMatrix) {
 TEST_P(Refresh, InvertsTheFullFisherOfABatchNorm) {
   Random random(5);
   CurvatureOptions options = options_of();
-  options.statistics.batch_norm = NormFisher::full;
+  options.statistics.norm_fisher = NormFisher::full;
   std::vector<Twins> twins;
   twins.push_back(make_twins(ctx, NormSpec{.channels = 6}, options, random));
   expect_alike(twins, options);
@@ -152,7 +152,7 @@ TEST_P(Refresh, SplitsTheDampingByTheRuleAskedFor) {
        {DampingSplit::pi, DampingSplit::equal_traces, DampingSplit::constant}) {
     Random random(11);
     CurvatureOptions options = options_of();
-    options.damping.split = rule;
+    options.damping_split = rule;
     std::vector<Twins> twins;
     twins.push_back(make_twins(ctx, LinearSpec{.in = 40, .out = 5}, options, random));
     expect_alike(twins, options);

@@ -19,7 +19,7 @@ using kfac::CurvatureOptions;
 
 CurvatureOptions adaptive(double alpha) {
   CurvatureOptions options;
-  options.damping.lambda = 1e-2;
+  options.damping = 1e-2;
   options.statistics.new_weight = 0.3;
   options.dtype = DType::f64;
   options.refresh.staleness = kfac::Staleness::adaptive;
@@ -70,7 +70,7 @@ Course course_on(Device device, int ranks, const CurvatureOptions& options) {
 TEST(AdaptiveOnTheDevice, HasTheScheduleOfTheHost) {
   for (const auto form : {kfac::NormFisher::unit_wise, kfac::NormFisher::full}) {
     CurvatureOptions options = adaptive(0.8);
-    options.statistics.batch_norm = form;
+    options.statistics.norm_fisher = form;
     const Course host = course_on(Device::cpu(), 1, options);
     for (const int ranks : {1, 2}) {
       const Course device = course_on(Device::cuda(), ranks, options);

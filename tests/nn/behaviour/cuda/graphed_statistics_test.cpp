@@ -106,13 +106,13 @@ std::vector<Variant> variants() {
       {"Diagonal",
        [](Recipe& r) {
          set_curvature(r, [](kfac::CurvatureOptions& o) {
-           o.statistics.batch_norm = kfac::NormFisher::diagonal;
+           o.statistics.norm_fisher = kfac::NormFisher::diagonal;
          });
        }},
       {"WholeNormFisher",
        [](Recipe& r) {
          set_curvature(r, [](kfac::CurvatureOptions& o) {
-           o.statistics.batch_norm = kfac::NormFisher::full;
+           o.statistics.norm_fisher = kfac::NormFisher::full;
          });
        }},
       {"MicroBatches", [](Recipe& r) { r.micro_batches = 2; }, 10, 2},

@@ -48,8 +48,8 @@ std::vector<FisherCase> fisher_cases() {
     };
   };
   return {{"UnitWise", [](Recipe&) {}},
-          {"Diagonal", statistics([](auto& s) { s.batch_norm = kfac::NormFisher::diagonal; })},
-          {"Full", statistics([](auto& s) { s.batch_norm = kfac::NormFisher::full; })},
+          {"Diagonal", statistics([](auto& s) { s.norm_fisher = kfac::NormFisher::diagonal; })},
+          {"Full", statistics([](auto& s) { s.norm_fisher = kfac::NormFisher::full; })},
           {"OfSomeSamples", statistics([](auto& s) { s.fraction = 0.3; })},
           {"OfSomeGhostGroups",
            [statistics](Recipe& r) {
@@ -76,7 +76,7 @@ std::vector<std::vector<double>> trained_fishers(const Recipe& recipe, bool by_s
   for (std::size_t i = 0; i < names.size(); ++i) {
     const kfac::LayerFactors factors =
         training.optimizer().read_factors(static_cast<LayerId>(static_cast<int>(i)));
-    if (factors.batch_norm.is_set()) out.push_back(values(host, factors.batch_norm));
+    if (factors.norm.is_set()) out.push_back(values(host, factors.norm));
   }
   if (!by_sample) training.model().set_observer(&training.attachment());
   return out;
