@@ -5,14 +5,14 @@ if(DKFAC_SANITIZE)
 endif()
 dkfac_test(app.checkpoint
   SOURCES checkpoint/durable_test.cpp checkpoint/resume_test.cpp checkpoint/safetensors_test.cpp
-          checkpoint/store_test.cpp checkpoint/moved_owners_test.cpp checkpoint/run_record_test.cpp checkpoint/initial_weights_test.cpp
+          checkpoint/store_test.cpp behaviour/moved_owners_test.cpp checkpoint/run_record_test.cpp checkpoint/initial_weights_test.cpp
           checkpoint/mean_image_test.cpp
   LINK dkfac::app nlohmann_json::nlohmann_json GTest::gtest_main LABELS app)
 # Several hundred short runs: instrumented code resumes after each seventh step only.
 dkfac_test(app.every_step
-  SOURCES checkpoint/every_step_test.cpp
+  SOURCES behaviour/every_step_test.cpp
   LINK dkfac::app nlohmann_json::nlohmann_json GTest::gtest_main LABELS app TIMEOUT 480)
-set_source_files_properties(checkpoint/every_step_test.cpp PROPERTIES COMPILE_DEFINITIONS
+set_source_files_properties(behaviour/every_step_test.cpp PROPERTIES COMPILE_DEFINITIONS
   "DKFAC_RESUME_STRIDE=${resume_stride}")
 
 function(dkfac_checkpoint_test name file suite)

@@ -1,7 +1,7 @@
 # Runs on a device, real or emulated.
 dkfac_gpu_test(app.device SOURCES behaviour/device_test.cpp
                LINK dkfac::app LABELS app TIMEOUT 900)
-dkfac_gpu_test(app.place_device SOURCES run/place_device_test.cpp LINK dkfac::app LABELS app)
+dkfac_gpu_test(app.place_device SOURCES behaviour/place_device_test.cpp LINK dkfac::app LABELS app)
 if(NOT DKFAC_TEST_LABELS)
   # The scripts for a machine with a GPU, over programs of the test's own.
   add_test(NAME app.gpu_check

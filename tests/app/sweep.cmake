@@ -1,4 +1,4 @@
-dkfac_test(app.sweep_parts SOURCES sweep/sweep_parts_test.cpp
+dkfac_test(app.sweep_parts SOURCES behaviour/sweep_parts_test.cpp
            LINK dkfac::app GTest::gtest_main LABELS app)
 
 add_test(NAME app.sweep_again

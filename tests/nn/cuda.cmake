@@ -3,7 +3,7 @@ dkfac_test(nn.functors
   SOURCES backends/elementwise_functors_test.cpp
           backends/conv_functors_test.cpp backends/conv_cudnn_functors_test.cpp
           backends/loss_functors_test.cpp
-          backends/column_functors_test.cpp backends/layer_norm_functors_test.cpp backends/norm_signs_functors_test.cpp backends/pool_functors_test.cpp
+          behaviour/column_functors_test.cpp backends/layer_norm_functors_test.cpp behaviour/norm_signs_functors_test.cpp backends/pool_functors_test.cpp
           backends/regularize_functors_test.cpp
   LINK dkfac::nn GTest::gtest_main LABELS nn)
 dkfac_gpu_test(nn.cuda.elementwise

@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
-"""Checks that every test source belongs to a program that CMake makes.
+"""Checks that every test source belongs to a program that CMake makes, and is named after what it tests.
 
 The script reads tests/CMakeLists.txt and all that it adds and includes. A tests/**/*_test.cpp or .cu
 that no command there names would silently never be compiled. No file may be included as OPTIONAL: if
-it were not found, its tests would be dropped silently. `--self-test` proves that it can fail.
+it were not found, its tests would be dropped silently.
+
+tests/L/R/x_test.cpp tests a file x of src/L or include/dkfac/L, or a support header of tests/L, and x_part_test.cpp a part of
+that. What several files do together is tested in tests/L/behaviour. `--self-test` proves that both checks can fail.
 """
 import pathlib
 import posixpath
@@ -50,6 +53,31 @@ def check(files):
     return problems
 
 
+def layer_and_stem(path):
+    """src/L/.../x.cpp, include/dkfac/L/x.h, include/dkfac/x.hpp or tests/L/.../x.h -> (L, x)."""
+    parts = pathlib.PurePosixPath(path).parts
+    at = 2 if parts[0] == "include" else 1
+    stem = pathlib.PurePosixPath(path).stem
+    return (parts[at] if len(parts) > at + 1 else stem), stem
+
+
+def check_names(tests, sources):
+    """tests, sources: paths."""
+    stems = {}
+    for path in sources:
+        layer, stem = layer_and_stem(path)
+        stems.setdefault(layer, set()).add(stem)
+    problems = []
+    for path in tests:
+        layer, stem = layer_and_stem(path)
+        words = stem.removesuffix("_test").split("_")
+        heads = {"_".join(words[:n]) for n in range(1, len(words) + 1)}
+        if layer in stems and "/behaviour/" not in path and not heads & stems[layer]:
+            problems.append(f"{path}: no file of {layer} has this name; name the test after what it tests, or move "
+                            f"it to tests/{layer}/behaviour")
+    return problems
+
+
 def self_test():
     top = {"tests/CMakeLists.txt": "add_subdirectory(a)\n", "tests/a/x_test.cpp": ""}
     listed = "dkfac_test(a.x\n  SOURCES x_test.cpp LINK dkfac::core)\n"
@@ -74,9 +102,13 @@ def self_test():
          "tests/a/cuda/y_test.cu": "", "tests/b/z_test.cpp": ""},
     ]
     wrong = [c for c in bad if len(check(top | c)) != 1] + [c for c in good if check(top | c)]
+    sources = ["src/a/r/x.cpp", "include/dkfac/a/z.h", "tests/a/help.h"]
+    named = [f"tests/a/r/{x}_test.cpp" for x in ("x", "x_part", "z", "help")] + ["tests/a/behaviour/w_test.cpp"]
+    unnamed = [f"tests/a/r/{x}_test.cpp" for x in ("w", "part_x", "xy")]
+    wrong += check_names(named, sources) + [p for p in unnamed if len(check_names([p], sources)) != 1]
     for case in wrong:
-        print(f"self-test: wrong result for {case}: {check(top | case)}")
-    print(f"self-test: {len(bad) + len(good)} cases, {len(wrong)} wrong")
+        print(f"self-test: wrong result for {case}: {check(top | case) if isinstance(case, dict) else ''}")
+    print(f"self-test: {len(bad) + len(good) + 8} cases, {len(wrong)} wrong")
     return 1 if wrong else 0
 
 
@@ -87,7 +119,9 @@ def main():
              if p.name == "CMakeLists.txt" or p.suffix == ".cmake"
              or re.search(r"_test\.(cpp|cu)$", p.name)]
     files = {p.relative_to(ROOT).as_posix(): p.read_text() for p in paths}
-    problems = check(files)
+    sources = [p.relative_to(ROOT).as_posix() for top in ("src", "include", "tests") for p in (ROOT / top).rglob("*")
+               if p.suffix in ({".h"} if top == "tests" else {".cpp", ".h", ".cu", ".cuh", ".hpp"})]
+    problems = check(files) + check_names([p for p in files if p.endswith((".cpp", ".cu"))], sources)
     for problem in problems:
         print(problem)
     tests = sum(path.endswith((".cpp", ".cu")) for path in files)
