@@ -65,8 +65,11 @@ Data is searched in the folder data.path of the configuration, then in $DKFAC_DA
 the copy that comes with dkfac (fashion-mnist-small). Data "synthetic" needs no files.
 
 A run folder holds config.toml (every key, usable again), command.txt, metrics.jsonl, events for
-TensorBoard, result.json, report.html, curves.svg and checkpoints. Ctrl-C finishes the step, saves a
+TensorBoard, result.json, comparison.json and checkpoints. Ctrl-C finishes the step, saves a
 checkpoint and writes the results; 'dkfac train --resume FOLDER' continues from there.
+
+'python3 -m dkfac.report FOLDER' draws report.html and curves.svg of a run or a comparison, with
+matplotlib and jinja2; 'compare' does so itself at its end, by the Python that DKFAC_PYTHON names.
 
 Exit codes: 0 done, 64 wrong command line or configuration, 65 bad data, 66 a file is missing,
 70 internal error, 74 reading or writing failed, standard output too, 75 stopped or lost a rank,

@@ -14,6 +14,7 @@ import unittest
 
 DKFAC = os.environ.get("DKFAC", "build/dev/src/app/dkfac")
 MPIEXEC = os.environ.get("DKFAC_MPIEXEC") or "mpirun"
+os.environ.setdefault("DKFAC_PYTHON", "/usr/bin/python3")  # tools/setup.sh installs what the pages need there.
 REPOSITORY = pathlib.Path(os.environ.get("DKFAC_REPOSITORY", "."))
 ERROR = re.compile(r"^ERROR rank=(\d+) step=(\d+) activity=(\w+) code=(\d+): (.+); (.+)$")
 
@@ -66,13 +67,14 @@ class Folder(unittest.TestCase):
         path.write_text(text)
         return str(path)
 
-    def run_command(self, command, timeout=100):
+    def run_command(self, command, timeout=100, **variables):
         environment = {k: v for k, v in os.environ.items() if k not in ("TERM", "DKFAC_DATA")}
+        environment.update(variables)
         return subprocess.run(command, capture_output=True, text=True, timeout=timeout,
                               cwd=self.dir, env=environment, check=False)
 
-    def dkfac(self, *args):
-        return self.run_command([DKFAC, *map(str, args)])
+    def dkfac(self, *args, **variables):
+        return self.run_command([DKFAC, *map(str, args)], **variables)
 
     def errors(self, done):
         return [line for line in done.stderr.splitlines() if "ERROR rank=" in line]

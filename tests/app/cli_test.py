@@ -113,13 +113,13 @@ type = "sgd"
         done = self.train("a", "--set", "run.target=0.3")
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(done.stderr, "")
-        self.assertIn("report.html", done.stdout)
+        self.assertRegex(done.stdout, "results: .*/a\na page of them: .* -m dkfac.report .*/a\n$")
         self.assertEqual(len([l for l in done.stdout.splitlines() if "train loss" in l]), 2)
         self.assertNotIn("\x1b", done.stdout)
         names = {p.name for p in (self.dir / "a").iterdir()}
         self.assertEqual({n for n in names if not n.startswith("events.out")},
-                         {"checkpoints", "command.txt", "config.toml", "curves.svg",
-                          "metrics.jsonl", "report.html", "result.json", "run.lock"})
+                         {"checkpoints", "command.txt", "comparison.json", "config.toml",
+                          "metrics.jsonl", "result.json", "run.lock"})
         result = self.result("a")
         self.assertEqual(result["status"], "ok")
         self.assertEqual(result["seed"], 3)
@@ -127,6 +127,9 @@ type = "sgd"
         self.assertLess(result["epochs"][1]["train_loss"], result["epochs"][0]["train_loss"])
         self.assertTrue(0 <= result["final_accuracy"] <= result["best_accuracy"] <= 1)
         self.assertEqual(result["epochs_to_target"], 1)
+        page = subprocess.run(done.stdout.splitlines()[-1].removeprefix("a page of them: "), shell=True, cwd=self.dir,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60)
+        self.assertEqual(page.returncode, 0, page.stdout)
         self.assertIn("<svg", (self.dir / "a" / "report.html").read_text())
         self.assertIn("run.target=0.3", (self.dir / "a" / "command.txt").read_text())
         kinds = [line["type"] for line in self.metrics("a")]
@@ -243,7 +246,7 @@ type = "sgd"
             result = self.result(chosen)
             self.assertEqual(result["status"], "stopped")
             self.assertEqual(result["steps"], int(match[2]))
-            self.assertTrue((self.dir / chosen / "report.html").exists())
+            self.assertTrue((self.dir / chosen / "comparison.json").exists())
 
     def test_compare(self):
         sgd = self.write("plain.toml", SYNTHETIC.format(model="mlp", optimizer="sgd"))
@@ -261,8 +264,27 @@ type = "sgd"
             self.assertIn(part, done.stdout)
         order = re.findall(r"^(\w+) seed (\d) .*epoch 1/2", done.stdout, re.M)
         self.assertEqual(order, [("tiny", "3"), ("plain", "3"), ("tiny", "4"), ("plain", "4")])
+        self.assertIn("report: c/report.html", done.stdout)
         again = self.dkfac("compare", self.config, "--out", "c")
         self.expect_error(again, 64, "--force")
+
+    def test_compare_without_python_says_how_to_get_the_page(self):
+        (self.dir / "c").mkdir()
+        (self.dir / "c" / "command.txt").write_text("# dkfac compare\n")
+        (self.dir / "c" / "report.html").write_text("of an earlier comparison")
+        for python, reason in (("/nonexistent/python3", "this program cannot be started"),
+                               ("/bin/false", "Python ended without a word")):
+            args = ("compare", self.config, "--force", "--out", "c", "--quiet")
+            done = self.dkfac(*args, DKFAC_PYTHON=python)
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+            last = done.stdout.splitlines()[-1]
+            for part in (f"report: no page was drawn ({reason})", "matplotlib", f"{python} -m dkfac.report c' draws it"):
+                self.assertIn(part, last)
+            self.assertTrue((self.dir / "c" / "comparison.json").exists())
+            self.assertFalse((self.dir / "c" / "report.html").exists(), "it was of other runs")
+            done = self.dkfac(*args, "--json", DKFAC_PYTHON=python)
+            self.assertEqual(json.loads(done.stdout), json.loads((self.dir / "c" / "comparison.json").read_text()))
+            self.assertEqual(done.stderr.strip(), last)
 
     def test_compare_keeps_a_run_that_diverged(self):
         wild = self.write("wild.toml", SYNTHETIC.format(model="mlp", optimizer="sgd")

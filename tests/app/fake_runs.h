@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "app/shared/report.h"
@@ -51,6 +52,10 @@ inline RunGroup fake_group(const std::string& name, const std::vector<std::vecto
     group.runs.back().name = name;
   }
   return group;
+}
+
+inline bool contains(std::string_view text, std::string_view part) {
+  return text.find(part) != std::string_view::npos;
 }
 
 using Names = std::vector<std::string>;

@@ -219,7 +219,7 @@ class Processes(Folder):
         reports = set()
         for done in self.finish(processes):
             self.assertEqual(done.returncode, 0, done.stderr)
-            reports.add(re.search("report: (.*)/report.html", done.stdout)[1])
+            reports.add(re.search("results: (.*)", done.stdout)[1])
         folders = sorted((self.dir / "out").iterdir())
         self.assertEqual(reports, {str(f.relative_to(self.dir)) for f in folders})
         self.assertEqual(len(reports), 4)

@@ -11,6 +11,7 @@
 #include "app/config/keys.h"
 #include "app/run/agreement.h"
 #include "app/run/job.h"
+#include "app/run/page.h"
 #include "app/run/run_one.h"
 #include "app/run/signals.h"
 #include "app/shared/commands.h"
@@ -84,17 +85,24 @@ class Comparer {
     // Seed by seed, so that a slow period of the machine affects every configuration.
     for (int k = 0; k < command_.seeds; ++k)
       for (std::size_t c = 0; c < configs_.size(); ++c) one(c, k);
-    if (comm_->rank() == 0) {
-      terminal_.out << output() << std::flush;
-    }
+    if (comm_->rank() == 0) show();
     if (diverged_) throw RunError(*diverged_, RunError::Scope::every_rank);
   }
 
  private:
+  void show() const {
+    const PageResult page = draw_page(command_.out);
+    const bool for_people = command_.output == CompareOutput::table;
+    terminal_.out << output() << (for_people ? "\n" + page.line + "\n" : "") << std::flush;
+    if (!for_people && !page.drawn) terminal_.err << page.line << std::endl;
+  }
   [[nodiscard]] std::string output() const {
-    if (command_.output == CompareOutput::json) return to_json(comparison());
+    if (command_.output == CompareOutput::json) return json(comparison());
     if (command_.output == CompareOutput::markdown) return markdown_table(comparison());
-    return text_table(comparison()) + "\nreport: " + (command_.out / "report.html").string() + "\n";
+    return text_table(comparison());
+  }
+  [[nodiscard]] std::string json(const Comparison& all) const {
+    return to_json(groups_, all, command_.title);
   }
   [[nodiscard]] IfExists if_exists() const {
     return command_.force ? IfExists::overwrite : IfExists::refuse;
@@ -137,10 +145,8 @@ class Comparer {
 
   void write() const {
     const Comparison all = comparison();
-    write_file(command_.out / "comparison.json", to_json(all));
+    write_file(command_.out / kComparisonFile, json(all));
     write_file(command_.out / "comparison.md", markdown_table(all));
-    write_file(command_.out / "curves.svg", svg_curves(groups_, all));
-    write_file(command_.out / "report.html", html_report(groups_, all, command_.title));
   }
 
   const CompareCommand& command_;

@@ -8,6 +8,7 @@
 #include "app/config/settings.h"
 #include "app/record/progress.h"
 #include "app/run/job.h"
+#include "app/run/page.h"
 #include "app/run/run_folder.h"
 #include "app/run/run_one.h"
 #include "app/shared/commands.h"
@@ -107,8 +108,8 @@ void train_rank(const TrainCommand& command, const RunPlan& plan, DataCache& cac
   RunResult result;
   const RunEnd end = run_one(plan, std::move(comm), cache, terminal, result);
   if (prints)
-    terminal.out << run_text(result) << "\nreport: " << (end.folder / "report.html").string()
-                 << std::endl;
+    terminal.out << run_text(result) << "\nresults: " << end.folder.string()
+                 << "\na page of them: " << page_command(end.folder) << std::endl;
   if (!end.as_planned)
     throw_stopped(result.steps, end.folder,
                   "resume with 'dkfac train --resume " + shell_word(end.folder.string()) + "'");

@@ -1,7 +1,6 @@
 #include "app/report/format.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 
 #include <fmt/core.h>
@@ -79,30 +78,6 @@ std::string join_names(const std::vector<std::string>& names) {
   for (std::size_t i = 0; i < names.size(); ++i) {
     if (i > 0) out += i + 1 == names.size() ? " and " : ", ";
     out += names[i];
-  }
-  return out;
-}
-
-std::string with_units(std::string text) {
-  for (const std::string_view unit : {" %", " s)", " ms", " s;"})
-    for (auto at = text.find(unit); at != std::string::npos; at = text.find(unit, at + 2))
-      text.replace(at, 1, "\u00A0");
-  return text;
-}
-
-std::string escape(std::string_view text) {
-  constexpr std::string_view kSpecial = "&<>\"'";
-  constexpr std::array kNames{"&amp;", "&lt;", "&gt;", "&quot;", "&#39;"};
-  std::string out;
-  for (const char c : text) {
-    const auto code = static_cast<unsigned char>(c);
-    const auto special = kSpecial.find(c);
-    if ((code < 0x20 && c != '\n' && c != '\t') || code == 0x7f)
-      out += "\uFFFD";
-    else if (special != std::string_view::npos)
-      out += kNames.at(special);
-    else
-      out += c;
   }
   return out;
 }

@@ -1,7 +1,8 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
-#include <string_view>
+#include <vector>
 
 #include "app/record/number_text.h"
 #include "app/shared/report.h"
@@ -32,11 +33,5 @@ enum class Sign { none, always };
 [[nodiscard]] std::string capitalized(std::string text);
 /// "a", "a and b", "a, b and c"
 [[nodiscard]] std::string join_names(const std::vector<std::string>& names);
-
-/// Prevents line breaks between numbers and their units.
-[[nodiscard]] std::string with_units(std::string text);
-/// Escapes text and attribute values of HTML and SVG. Characters that XML does not allow become
-/// U+FFFD.
-[[nodiscard]] std::string escape(std::string_view text);
 
 }  // namespace dkfac::app

@@ -2,7 +2,6 @@
 
 #include <cmath>
 #include <map>
-#include <optional>
 
 #include "app/shared/report.h"
 
@@ -25,9 +24,10 @@ double value_of(const EpochRecord& record, Measure measure) {
       return record.test_top5.value_or(NAN);
     case Measure::train_top5:
       return record.train_top5.value_or(NAN);
-    default:
-      return record.test_accuracy;
+    case Measure::test_accuracy:
+      break;
   }
+  return record.test_accuracy;
 }
 
 /// Collects the values of all seeds for each epoch that any of them has.
@@ -54,22 +54,8 @@ std::vector<NamedRun> runs_of(std::span<const RunGroup> groups) {
   return out;
 }
 
-Point exact_point(double x, double value, std::int64_t epoch) {
-  return {.x = x, .mean = value, .low = value, .high = value, .runs = 1, .epoch = epoch};
-}
-
-std::vector<Point> Curve::points() const { return points_of({this, 1}); }
-
-std::vector<Point> points_of(std::span<const Curve> curves) {
-  std::vector<Point> out;
-  for (const Curve& curve : curves)
-    for (const Segment& segment : curve.segments)
-      out.insert(out.end(), segment.begin(), segment.end());
-  return out;
-}
-
-Curve curve_of(const RunGroup& group, std::size_t style, Measure measure, Against against) {
-  Curve out{.name = group.name, .style = style, .segments = {}};
+std::vector<Segment> curve_of(const RunGroup& group, Measure measure) {
+  std::vector<Segment> out;
   bool open = false;
   for (const auto& [epoch, samples] : by_epoch(group, measure)) {
     const Spread value = spread_of(samples.values);
@@ -78,19 +64,10 @@ Curve curve_of(const RunGroup& group, std::size_t style, Measure measure, Agains
       open = false;
       continue;
     }
-    if (!open) out.segments.emplace_back();
+    if (!open) out.emplace_back();
     open = true;
-    const double x = against == Against::epochs ? static_cast<double>(epoch) : seconds.mean;
-    out.segments.back().push_back(
-        {x, value.mean, value.min, value.max, value.count, epoch, seconds.mean});
+    out.back().push_back({epoch, seconds.mean, value.mean, value.min, value.max, value.count});
   }
-  return out;
-}
-
-std::vector<Curve> curves_of(std::span<const RunGroup> groups, Measure measure, Against against) {
-  std::vector<Curve> out;
-  for (std::size_t i = 0; i < groups.size(); ++i)
-    out.push_back(curve_of(groups[i], i, measure, against));
   return out;
 }
 

@@ -1,10 +1,7 @@
 #include "app/report/table.h"
 
 #include <algorithm>
-
-#include <fmt/core.h>
-
-#include "app/report/palette.h"
+#include <string_view>
 
 namespace dkfac::app {
 namespace {
@@ -20,24 +17,6 @@ std::string starred(const Cell& cell) { return cell.best ? cell.text + " *" : ce
 std::string pad(std::string text, std::size_t width, bool left) {
   const std::string spaces(width - std::min(width, width_of(text)), ' ');
   return left ? text + spaces : spaces + text;
-}
-
-/// Puts a mean and its range on two lines, without breaking either.
-std::string in_two_lines(const std::string& text) {
-  const auto unparted = [](std::string_view part) {
-    return "<span class=\"whole\">" + escape(part) + "</span>";
-  };
-  const auto range = text.find(" [");
-  if (range == std::string::npos) return unparted(text);
-  return "<span>" + unparted(text.substr(0, range)) + " " + unparted(text.substr(range + 1)) +
-         "</span>";
-}
-
-std::string html_cell(const Cell& cell, const Head& head, Look look) {
-  if (look == Look::code) return "<td><code>" + escape(cell.text) + "</code></td>";
-  if (look == Look::scrolls) return "<td>" + escape(cell.text) + "</td>";
-  return fmt::format("<td data-head=\"{}\"{}>{}</td>", escape(head.line()),
-                     cell.best ? " class=\"best\"" : "", in_two_lines(cell.text));
 }
 
 }  // namespace
@@ -87,25 +66,6 @@ std::string markdown_text(const Table& table) {
     }
   }
   return out + "\n";
-}
-
-std::string html_table(const Table& table, Look look) {
-  if (table.rows.empty()) return {};
-  constexpr const char* kClasses[] = {"", " class=\"main\"", " class=\"settings\""};
-  std::string out = fmt::format("<div class=\"wide\"><table{}><thead><tr>",
-                                kClasses[static_cast<std::size_t>(look)]);
-  for (const Head& head : table.heads)
-    out += "<th scope=\"col\">" + with_units(escape(head.line())) + "</th>";
-  out += "</tr></thead>\n<tbody>\n";
-  for (const auto& row : table.rows) {
-    const Cell& name = row.front();
-    const std::string text = escape(name.text);
-    out += fmt::format("<tr><th scope=\"row\">{}{}</th>", name.style ? swatch(*name.style) : "",
-                       look == Look::code ? "<code>" + text + "</code>" : text);
-    for (std::size_t c = 1; c < row.size(); ++c) out += html_cell(row[c], table.heads[c], look);
-    out += "</tr>\n";
-  }
-  return out + "</tbody></table></div>\n";
 }
 
 }  // namespace dkfac::app

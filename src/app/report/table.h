@@ -2,7 +2,6 @@
 
 #include <functional>
 #include <iterator>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,8 +14,6 @@ namespace dkfac::app {
 struct Cell {
   std::string text;
   bool best = false;
-  std::optional<std::size_t> style = {};  ///< Style of the group that the cell names; a page shows
-                                          ///< its line.
 };
 /// A head of one line or two. Some columns are left out in a terminal.
 struct Head {
@@ -42,11 +39,6 @@ void add_column(Table& table, Head head, const Items& items, const Read& read) {
 /// Formats a table for a terminal, and as Markdown.
 [[nodiscard]] std::string terminal_text(const Table& table);
 [[nodiscard]] std::string markdown_text(const Table& table);
-/// Layout of a table in a page: scrolling sideways in a narrow window; rows folding into cards
-/// there; or pieces of a configuration.
-enum class Look { scrolls, folds, code };
-/// Formats a table as an element of a page; empty without rows.
-[[nodiscard]] std::string html_table(const Table& table, Look look);
 
 [[nodiscard]] Table table_of(const Comparison& comparison, Dash dash);
 /// Makes a table of means over seeds with their 95 % intervals, and of paired differences to the

@@ -218,8 +218,8 @@ void RunFolder::begin(const Config& config, const std::string& command_line,
     remove_checkpoints(folder_ / kCheckpointFolder);
     remove_event_files(folder_);
     remove_trace_files(folder_);
-    for (const char* file :
-         {"result.json", "report.html", "curves.svg", kPlansFile, kEvaluationsFile}) {
+    for (const char* file : {"result.json", kComparisonFile, "report.html", "curves.svg",
+                             kPlansFile, kEvaluationsFile}) {
       std::error_code ignored;
       std::filesystem::remove(folder_ / file, ignored);
     }
@@ -271,9 +271,8 @@ void RunFolder::finish(const RunResult& result) { write_result(folder_, result);
 void write_result(const std::filesystem::path& folder, const RunResult& result) {
   write_file(folder / "result.json", to_json(result));
   const std::vector<RunGroup> groups{{result.name, {result}}};
-  const Comparison comparison = summarize(groups, result.target);
-  write_file(folder / "report.html", html_report(groups, comparison, result.name));
-  write_file(folder / "curves.svg", svg_curves(groups, comparison));
+  write_file(folder / kComparisonFile,
+             to_json(groups, summarize(groups, result.target), result.name));
 }
 
 }  // namespace dkfac::app

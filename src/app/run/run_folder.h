@@ -40,7 +40,7 @@ void write_refusal(const std::filesystem::path& folder, int rank, const Failure&
 /// out/<name>-<date>-<time>
 [[nodiscard]] std::filesystem::path default_folder(const std::string& name);
 
-/// Writes result.json, report.html and curves.svg of a run.
+/// Writes result.json, and the comparison of this run alone, from which its page is drawn.
 void write_result(const std::filesystem::path& folder, const RunResult& result);
 
 /// Locks the folder of an earlier run against other processes, for reading it before it is opened.
@@ -48,8 +48,8 @@ void write_result(const std::filesystem::path& folder, const RunResult& result);
 [[nodiscard]] std::unique_ptr<RunLock> claim_run(const std::filesystem::path& folder);
 
 /// Writer of the files of one run: config.toml, command.txt, metrics.jsonl, events for TensorBoard,
-/// result.json, report.html, on a device conv_plans.txt, and the folder of its checkpoints. Used by
-/// one process at a time.
+/// result.json, comparison.json, on a device conv_plans.txt, and the folder of its checkpoints.
+/// Used by one process at a time.
 class RunFolder {
  public:
   /// Opens the folder; path() returns the actual name. `lock` comes from claim_run(), else the

@@ -81,17 +81,16 @@ struct Comparison {
 /// Formats an aligned plain-text table for a terminal, followed by the verdict.
 [[nodiscard]] std::string text_table(const Comparison& comparison);
 [[nodiscard]] std::string markdown_table(const Comparison& comparison);
-/// Formats a self-contained HTML page without scripts or network access: the table; curves as
-/// inline SVG (loss and accuracy against epochs and against seconds, every group in one picture,
-/// mean line and min-max band over seeds); the activities of a step as bars; the configuration.
-[[nodiscard]] std::string html_report(std::span<const RunGroup> groups,
-                                      const Comparison& comparison, const std::string& title);
-/// Formats only the curves of accuracy against epochs and seconds as SVG, e.g. for a README.
-[[nodiscard]] std::string svg_curves(std::span<const RunGroup> groups,
-                                     const Comparison& comparison);
+
+/// File of to_json() of a comparison in its folder, or of a run alone in the folder of the run.
+inline constexpr const char* kComparisonFile = "comparison.json";
 
 /// Formats indented JSON; NaN, infinity and unset values become null.
 [[nodiscard]] std::string to_json(const RunResult& result);
-[[nodiscard]] std::string to_json(const Comparison& comparison);
+/// Of a comparison of these groups, for comparison.json: the summary with its tables and sentences,
+/// and what a page needs besides: the curves (mean and range over seeds), the activities of a step,
+/// the configurations and every run. `python -m dkfac.report` draws it and computes no statistic.
+[[nodiscard]] std::string to_json(std::span<const RunGroup> groups, const Comparison& comparison,
+                                  const std::string& title);
 
 }  // namespace dkfac::app

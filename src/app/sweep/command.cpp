@@ -54,7 +54,7 @@ not count for a point, as damping for SGD or by [when], is left out of it (a key
 [when] alone), and of points that are then the same one runs.
 
 The folder holds a run folder and a log for each run, sweep.json (plan, scores, ranking, error of
-each run that failed), sweep.md, sweep.svg and best.toml. Ctrl-C stops the runs with a checkpoint
+each run that failed), sweep.md and best.toml. Ctrl-C stops the runs with a checkpoint
 each; the same command goes on from there. A run that fails does not end the sweep; if all of them
 fail, it exits with the code of the first.)";
 
@@ -80,8 +80,7 @@ SweepState make_state(const SweepCommand& command) {
 /// before it writes its own.
 void remove_earlier(const SweepState& state, const fs::path& folder) {
   std::error_code ignored;
-  for (const char* file : {kSweepFile, "sweep.md", "sweep.svg", "best.toml"})
-    fs::remove(folder / file, ignored);
+  for (const char* file : {kSweepFile, "sweep.md", "best.toml"}) fs::remove(folder / file, ignored);
   for (const SweepRun& run : state.runs) {
     fs::remove(folder / run.point.name / "result.json", ignored);
     fs::remove_all(folder / run.point.name / "checkpoints", ignored);
@@ -110,7 +109,6 @@ void take_over(const SweepCommand& command, const fs::path& folder, SweepState& 
 
 void write_results(const SweepState& state, const fs::path& folder) {
   write_file(folder / "sweep.md", markdown_text(table_of(state)) + "\n" + summary_of(state));
-  write_file(folder / "sweep.svg", picture_of(state));
   const SweepRun& best = state.runs[ranking(state).front()];
   if (best.status == "failed" || best.scores.empty()) return;
   Config config = load_config(best.point.config, overrides_of(state.spec, best.point));
@@ -147,8 +145,7 @@ void sweep(const SweepCommand& command, SweepState& state, const Terminal& termi
   write_results(state, folder);
   if (!all) throw_stopped(0, folder, "the same command goes on with the sweep");
   terminal.out << terminal_text(table_of(state)) << "\n"
-               << summary_of(state) << "table: " << (folder / "sweep.md").string()
-               << ", picture: " << (folder / "sweep.svg").string() << std::endl;
+               << summary_of(state) << "table: " << (folder / "sweep.md").string() << std::endl;
   require_a_result(state, folder);
 }
 

@@ -25,12 +25,9 @@ std::set<std::string> keys_of(const SweepState& state) {
   return keys;
 }
 
-Measure measure_of(Metric metric) {
-  return metric == Metric::test_accuracy ? Measure::test_accuracy : Measure::train_loss;
-}
-
 std::string score_text(double score, Metric metric) {
-  return std::isfinite(score) ? value_text(measure_of(metric), score) : "-";
+  if (!std::isfinite(score)) return "-";
+  return metric == Metric::test_accuracy ? fixed(100 * score, 2) + " %" : three_digits(score);
 }
 
 Table table_of(const SweepState& state) {

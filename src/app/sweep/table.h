@@ -3,7 +3,6 @@
 #include <set>
 #include <string>
 
-#include "app/report/plot.h"
 #include "app/report/table.h"
 #include "app/sweep/state.h"
 
@@ -14,8 +13,6 @@ namespace dkfac::app {
 [[nodiscard]] Table table_of(const SweepState& state);
 /// Returns the keys that the points of the sweep set.
 [[nodiscard]] std::set<std::string> keys_of(const SweepState& state);
-/// How a picture shows the metric: as an accuracy or as a loss.
-[[nodiscard]] Measure measure_of(Metric metric);
 /// Formats a score: "87.20 %", "0.412", "-".
 [[nodiscard]] std::string score_text(double score, Metric metric);
 /// Describes a run in one line.
@@ -25,7 +22,5 @@ namespace dkfac::app {
 [[nodiscard]] std::string summary_of(const SweepState& state);
 /// Lists the runs that would start, and their epochs.
 [[nodiscard]] std::string plan_text(const SweepState& state);
-/// Draws a picture: accuracy by epoch of every run, and the score against each numeric key.
-[[nodiscard]] std::string picture_of(const SweepState& state);
 
 }  // namespace dkfac::app

@@ -9,7 +9,7 @@
 #include "dkfac/nn/whitening.h"
 
 #include "app/checkpoint/initial_weights.h"
-#include "app/report/sections.h"
+#include "app/report/settings.h"
 #include "app/run/agreement.h"
 #include "app/run/all_ranks.h"
 #include "app/run/memory_check.h"

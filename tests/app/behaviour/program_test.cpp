@@ -253,7 +253,7 @@ TEST_F(Folder, HoldsWhatTheRunReported) {
   EXPECT_EQ(std::count(metrics.begin(), metrics.end(), '\n'), 2);
   EXPECT_NE(metrics.find("\"loss\":null"), std::string::npos) << metrics;
   EXPECT_NE(metrics.find("\"type\":\"epoch\",\"epoch\":2"), std::string::npos) << metrics;
-  for (const char* file : {"result.json", "report.html", "curves.svg"})
+  for (const char* file : {"result.json", "comparison.json"})
     EXPECT_FALSE(read(folder.path() / file).empty()) << file;
 }
 
@@ -280,7 +280,7 @@ TEST_F(Folder, IsNotOverwrittenWithoutForce) {
   };
   make(IfExists::refuse);
   EXPECT_THROW(make(IfExists::refuse), InvalidArgument);
-  const std::array results = {"result.json", "report.html", "curves.svg"};
+  const std::array results = {"result.json", "comparison.json", "report.html", "curves.svg"};
   for (const char* file : results) std::ofstream(root_ / "run" / file) << "of the run before";
   EXPECT_NO_THROW(make(IfExists::resume));
   for (const char* file : results) EXPECT_TRUE(std::filesystem::exists(root_ / "run" / file));

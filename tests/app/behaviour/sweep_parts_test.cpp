@@ -213,12 +213,6 @@ TEST(SweepSpec, RefusesWhatIsNoSweep) {
     EXPECT_THROW((void)parse_sweep(text, "s.toml", "."), InvalidArgument) << text;
 }
 
-TEST(SweepPicture, IsDrawnWithoutAnyResult) {
-  const SweepState state = state_of({{1, kNan}});
-  EXPECT_NE(picture_of(state).find("</svg>"), std::string::npos);
-  EXPECT_EQ(picture_of(state).find("nan"), std::string::npos);
-}
-
 /// Settings of every point of a sweep over a configuration with two phases.
 std::set<KeyValues> settings_of_points(const std::string& text) {
   const std::filesystem::path folder = ::testing::TempDir();

@@ -223,7 +223,7 @@ class Checkpoints(CheckpointFolder):
     def test_a_refused_resume_leaves_the_run_as_it_was(self):
         self.config = self.write("kfac.toml", SYNTHETIC.format(model="lenet-bn", optimizer="kfac"))
         self.good(self.train("a", "--quiet", "--set", "checkpoint.every_epochs=1"))
-        names = ("config.toml", "command.txt", "metrics.jsonl", "result.json", "report.html",
+        names = ("config.toml", "command.txt", "metrics.jsonl", "result.json", "comparison.json",
                  "checkpoints/latest")
         before = {name: (self.dir / "a" / name).read_bytes() for name in names}
         first = sorted((self.dir / "a" / "checkpoints").glob("step-*"))[0]

@@ -10,7 +10,6 @@
 #include <nlohmann/json.hpp>
 
 #include "app/fake_runs.h"
-#include "app/markup.h"
 #include "app/report/findings.h"
 #include "app/report/table.h"
 
@@ -36,14 +35,16 @@ std::int64_t marks(const Comparison& comparison) {
 /// Nothing in any form of the report says that a group is better than another.
 void expect_nothing_shown(const std::vector<RunGroup>& groups, const Comparison& comparison) {
   EXPECT_EQ(marks(comparison), 0);
-  const auto json = nlohmann::json::parse(to_json(comparison));
+  const auto json = nlohmann::json::parse(to_json(groups, comparison, "t"));
   for (const auto& [respect, winners] : json["winners"].items())
     EXPECT_TRUE(winners.empty()) << respect;
+  for (const auto& finding : json["findings"]) EXPECT_TRUE(finding["winners"].empty()) << finding;
   for (const auto& [respect, standing] : json["standings"].items())
     EXPECT_FALSE(standing["difference_shown"]) << respect;
   for (const std::string& text :
-       {text_table(comparison), markdown_table(comparison), html_report(groups, comparison, "t"),
-        json["lead"].get<std::string>(), json["verdict"].get<std::string>()}) {
+       {text_table(comparison), markdown_table(comparison), json["table"].dump(),
+        json["findings"].dump(), json["caveats"].dump(), json["lead"].get<std::string>(),
+        json["verdict"].get<std::string>()}) {
     for (const char* claim : {"ewest", "ighest", "heapest step:", "alone"})
       EXPECT_FALSE(contains(text, claim)) << claim << " in " << text;
   }

@@ -93,11 +93,12 @@ TEST(Intervals, StandInEveryFormOfTheReport) {
   const Comparison comparison = summarize(groups, {0.7});
   // 4.30265 * 0.1 / sqrt(3) = 24.84 points around the mean.
   for (const std::string& text :
-       {text_table(comparison), markdown_table(comparison), html_report(groups, comparison, "t")}) {
+       {text_table(comparison), markdown_table(comparison),
+        nlohmann::json::parse(to_json(groups, comparison, "t")).at("interval_table").dump()}) {
     EXPECT_NE(text.find("80.00 \u00b1 24.84"), std::string::npos) << text;
     EXPECT_NE(text.find("+2.00 \u00b1 2.48"), std::string::npos) << text;
   }
-  const auto page = nlohmann::json::parse(to_json(comparison));
+  const auto page = nlohmann::json::parse(to_json(groups, comparison, "t"));
   EXPECT_EQ(page.at("baseline"), "sgd");
   const auto& interval = page.at("groups").at(0).at("final_accuracy").at("confidence_95");
   EXPECT_NEAR(interval.at(0).get<double>(), 0.8 - 0.248414, 1e-5);
@@ -116,7 +117,7 @@ TEST(Intervals, AreLeftOutForOneSeed) {
   const std::vector<RunGroup> groups{fake_group("a", {{0.5}}), fake_group("b", {{0.6}})};
   const Comparison comparison = summarize(groups, {});
   EXPECT_EQ(text_table(comparison).find("\u00b1"), std::string::npos);
-  const auto page = nlohmann::json::parse(to_json(comparison));
+  const auto page = nlohmann::json::parse(to_json(groups, comparison, "t"));
   EXPECT_TRUE(page.at("groups").at(0).at("final_accuracy").at("confidence_95").is_null());
 }
 

@@ -7,7 +7,6 @@
 #include <gtest/gtest.h>
 
 #include "app/fake_runs.h"
-#include "app/markup.h"
 #include "app/report/findings.h"
 #include "app/report/format.h"
 #include "app/shared/report.h"

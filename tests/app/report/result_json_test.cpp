@@ -1,8 +1,7 @@
-// Results and comparisons as JSON.
+// Results of one run as JSON.
 
 #include <cmath>
 #include <limits>
-#include <vector>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -15,7 +14,6 @@ namespace {
 
 using nlohmann::json;
 using testing::failed_run;
-using testing::fake_group;
 using testing::fake_run;
 
 TEST(ToJson, HoldsTheWholeResult) {
@@ -86,29 +84,6 @@ TEST(ToJson, HasAnEmptyResultToo) {
   for (const char* rate : {"images_per_second", "seconds_per_step"})
     EXPECT_TRUE(j[rate].is_null()) << rate << ", before the end of an epoch";
   EXPECT_TRUE(j["activity_seconds"].is_object());
-}
-
-TEST(ToJson, HoldsTheComparison) {
-  const std::vector<RunGroup> groups{fake_group("a", {{0.5, 0.9}, {0.9, 0.9}}),
-                                     fake_group("b", {{0.5, 0.6}, {0.5, 0.6}}),
-                                     fake_group("c", {{0.9, 0.7}, {0.4, 1.0}})};
-  const json j = json::parse(to_json(summarize(groups, {0.9})));
-  EXPECT_EQ(j["target"].get<double>(), 0.9);
-  EXPECT_EQ(j["groups"][0]["epochs_to_target"]["mean"].get<double>(), 1.5);
-  EXPECT_EQ(j["groups"][0]["epochs_to_target"]["count"], 2);
-  EXPECT_TRUE(j["groups"][1]["epochs_to_target"].is_null());
-  EXPECT_EQ(j["winners"]["fewest_epochs"], json::array()) << "of a and c, by seed: -1 and +1";
-  EXPECT_EQ(j["winners"]["highest_final_accuracy"], json::array({"a", "c"}));
-  const json& final = j["standings"]["final_accuracy"];
-  EXPECT_EQ(final["difference_shown"], true);
-  EXPECT_EQ(j["standings"]["epochs_to_target"]["difference_shown"], false);
-  EXPECT_EQ(final["places"][0]["name"], "a");
-  EXPECT_TRUE(final["places"][0]["difference_to_first"].is_null());
-  EXPECT_EQ(final["places"][2]["name"], "b");
-  EXPECT_EQ(final["places"][2]["shown_worse"], true);
-  EXPECT_NEAR(final["places"][2]["difference_to_first"]["mean"].get<double>(), -0.3, 1e-12);
-  EXPECT_EQ(final["places"][1]["shown_worse"], false);
-  EXPECT_TRUE(json::parse(to_json(summarize({}, {})))["target"].is_null());
 }
 
 }  // namespace

@@ -1,20 +1,9 @@
-#include <cmath>
-
-#include <nlohmann/json.hpp>
-
 #include "app/record/run_summary.h"
-#include "app/report/findings.h"
+#include "app/report/json.h"
 #include "app/shared/report.h"
 
 namespace dkfac::app {
 namespace {
-
-using nlohmann::ordered_json;
-
-/// JSON has no NaN or infinity; both become null.
-ordered_json number(double value) { return std::isfinite(value) ? ordered_json(value) : nullptr; }
-
-ordered_json number(const std::optional<double>& value) { return value ? number(*value) : nullptr; }
 
 /// Medians over epochs are 0 before the first epoch has ended.
 ordered_json measured(double value) { return value > 0 ? number(value) : nullptr; }
@@ -91,86 +80,6 @@ ordered_json object(const std::optional<SharedWork>& work) {
   return {{"pairs", work->pairs}, {"fused", work->fused}};
 }
 
-ordered_json interval(const Spread& spread) {
-  if (!spread.half_width) return nullptr;
-  return {number(spread.mean - *spread.half_width), number(spread.mean + *spread.half_width)};
-}
-
-ordered_json object(const std::optional<Spread>& spread) {
-  if (!spread || spread->count == 0) return nullptr;
-  return {{"mean", number(spread->mean)},       {"min", number(spread->min)},
-          {"max", number(spread->max)},         {"stddev", number(spread->stddev)},
-          {"confidence_95", interval(*spread)}, {"count", spread->count}};
-}
-
-ordered_json object(const std::optional<PairedDifference>& difference) {
-  if (!difference) return nullptr;
-  return {{"final_accuracy", object(difference->final_accuracy)},
-          {"epochs_to_target", object(difference->epochs)},
-          {"seconds_to_target", object(difference->seconds)}};
-}
-
-ordered_json object(const GroupSummary& group) {
-  return {{"name", group.name},
-          {"runs", group.runs},
-          {"failed", group.failed},
-          {"reached", group.reached},
-          {"epochs_to_target", object(group.epochs)},
-          {"seconds_to_target", object(group.seconds)},
-          {"final_accuracy", object(group.final_accuracy)},
-          {"best_accuracy", object(group.best_accuracy)},
-          {"median_accuracy", object(group.median_accuracy)},
-          {"seconds_per_step", object(group.seconds_per_step)},
-          {"chance_accuracy", number(group.chance)},
-          {"step_ratio", group.step_ratio > 0 ? number(group.step_ratio) : nullptr},
-          {"difference_to_baseline", object(group.difference)}};
-}
-
-struct StandingKeys {
-  const char *standing, *winners;
-};
-/// In the order of Respect.
-constexpr StandingKeys kStandingKeys[] = {{"epochs_to_target", "fewest_epochs"},
-                                          {"seconds_to_target", "fewest_seconds"},
-                                          {"final_accuracy", "highest_final_accuracy"},
-                                          {"best_accuracy", "highest_best_accuracy"},
-                                          {"seconds_per_step", "cheapest_step"}};
-
-const StandingKeys& keys_of(const Standing& standing) {
-  return kStandingKeys[static_cast<std::size_t>(standing.respect)];
-}
-
-/// The order of the groups, and which of them are shown to be worse than the first.
-ordered_json standings_of(const Comparison& comparison) {
-  ordered_json out = ordered_json::object();
-  for (const Standing& standing : comparison.standings) {
-    ordered_json places = ordered_json::array();
-    for (const Place& place : standing.places)
-      places.push_back({{"name", comparison.groups[place.group].name},
-                        {"difference_to_first", object(std::optional(place.difference))},
-                        {"shown_worse", place.worse}});
-    out[keys_of(standing).standing] = {{"difference_shown", !standing.best().empty()},
-                                       {"places", std::move(places)}};
-  }
-  return out;
-}
-
-/// The groups that are shown to be best; none where no difference is shown.
-ordered_json winners_of(const Comparison& comparison) {
-  ordered_json out = ordered_json::object();
-  for (const Standing& standing : comparison.standings) {
-    ordered_json names = ordered_json::array();
-    for (const std::size_t group : standing.best()) names.push_back(comparison.groups[group].name);
-    out[keys_of(standing).winners] = std::move(names);
-  }
-  return out;
-}
-
-/// Replaces text that is not UTF-8 (a path, an error message) rather than failing.
-std::string dump(const ordered_json& json) {
-  return json.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
-}
-
 }  // namespace
 
 std::string to_json(const RunResult& r) {
@@ -218,20 +127,6 @@ std::string to_json(const RunResult& r) {
                {"bad_photos", r.bad_photos},
                {"epochs", std::move(epochs)},
                {"configuration", r.configuration}});
-}
-
-std::string to_json(const Comparison& comparison) {
-  ordered_json groups = ordered_json::array();
-  for (const GroupSummary& group : comparison.groups) groups.push_back(object(group));
-  return dump({{"caption", comparison.caption},
-               {"target", number(comparison.target.accuracy)},
-               {"target_top5", number(comparison.target.top5)},
-               {"baseline", comparison.baseline},
-               {"groups", std::move(groups)},
-               {"standings", standings_of(comparison)},
-               {"winners", winners_of(comparison)},
-               {"lead", lead(comparison, Dash::plain)},
-               {"verdict", verdict(comparison)}});
 }
 
 }  // namespace dkfac::app

@@ -1,0 +1,57 @@
+"""python -m dkfac.report RUN... [--out FILE]"""
+from __future__ import annotations
+
+import argparse
+import pathlib
+import sys
+from collections.abc import Sequence
+
+from ._comparison import BadComparison, Comparison, load
+
+LIBRARIES = "(Debian: python3-matplotlib python3-jinja2; PyPI: matplotlib jinja2)"
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m dkfac.report",
+        description="Draws report.html and curves.svg of each run or comparison into its folder.")
+    parser.add_argument("runs", metavar="RUN", nargs="+", type=pathlib.Path,
+                        help="folder of 'dkfac train' or 'dkfac compare', or its comparison.json")
+    parser.add_argument("--out", metavar="FILE", type=pathlib.Path,
+                        help="of one RUN: write the page there instead, or, if its name ends in .svg, the curves")
+    options = parser.parse_args(arguments)
+    if options.out is not None and len(options.runs) > 1:
+        parser.error(f"--out is for one RUN, and {len(options.runs)} are given; leave it out, and each gets its own")
+    return options
+
+
+def write(comparison: Comparison, folder: pathlib.Path, out: pathlib.Path | None) -> list[pathlib.Path]:
+    """Returns the files that were written."""
+    from ._page import page_of
+    from ._svg import curves_svg
+    files = [folder / "report.html", folder / "curves.svg"] if out is None else [out]
+    for file in files:
+        text = curves_svg(comparison) if file.suffix == ".svg" else page_of(comparison)
+        file.write_text(text, encoding="utf-8")
+    return files
+
+
+def main(arguments: Sequence[str]) -> int:
+    options = parse(arguments)
+    for run in options.runs:
+        file = run / "comparison.json" if run.is_dir() else run
+        try:
+            files = write(load(file), file.parent, options.out)
+        except (BadComparison, OSError) as error:
+            print(f"report: {error}", file=sys.stderr)
+            return 1
+        except ImportError as error:
+            print(f"report: {error}; install matplotlib and Jinja2 {LIBRARIES}", file=sys.stderr)
+            return 1
+        for written in files:
+            print(written)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
