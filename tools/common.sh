@@ -2,6 +2,8 @@
 
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 cores=$(nproc)
+# Debian's, for which tools/setup.sh installs packages; `dkfac compare` draws its page with it.
+export DKFAC_PYTHON=${DKFAC_PYTHON:-/usr/bin/python3}
 # Some environments preset OpenBLAS to an older processor, at half its speed.
 unset OPENBLAS_CORETYPE OPENBLAS_L2_SIZE
 # OpenBLAS treats processors that are newer than itself as very old ones.

@@ -13,6 +13,7 @@ packages=(
   libgtest-dev libeigen3-dev                              # tests
   git python3 clang-format-14
   python3-torch python3-torchvision python3-pytest python3-venv  # Python package
+  python3-matplotlib python3-jinja2 python3-optuna        # pages of runs, searches
   libtorch-dev                                            # dkfac/torch.hpp
 )
 quiet=0

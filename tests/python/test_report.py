@@ -14,8 +14,8 @@ import pytest
 pytest.importorskip("matplotlib")
 pytest.importorskip("jinja2")
 
-from dkfac.report import __main__ as command  # noqa: E402
-from dkfac.report import _axes, _comparison, _format, _page, _palette, _pictures, _svg  # noqa: E402
+from dkfac.report import __main__ as command
+from dkfac.report import _axes, _comparison, _format, _page, _palette, _pictures, _svg
 
 SAMPLE = pathlib.Path(__file__).resolve().parent / "comparison.json"
 SVG = "{http://www.w3.org/2000/svg}"
@@ -290,8 +290,9 @@ def test_lines_can_be_told_apart_on_either_paper(scheme):
 def test_every_colour_has_a_dark_one(comparison):
     pairs = [*_palette.COLOURS, _palette.INK, _palette.SOFT, _palette.GRID, _palette.PAPER]
     for picture in [*_page.curve_pictures(comparison), _svg.curves_svg(comparison).split("</style>")[1]]:
-        assert set(re.findall(r"#[0-9a-f]{6}\b", picture.replace("-m", ""))) <= {light for light, _ in pairs}
+        assert set(re.findall(r"#[0-9a-f]{6}\b", picture)) <= {light for light, _ in pairs}
         assert not re.search(r'<text(?![^>]*fill)', picture), "black text on dark paper"
+        assert not re.search(r'<defs><path[^>]*(stroke|fill): #', picture), "no rule reaches into a mark"
     css = _palette.picture_css()
     for light, dark in pairs:
         assert f'[style*="stroke: {light}"]{{stroke:{dark}!important}}' in css
@@ -373,7 +374,7 @@ def without(modules, code):
     environment = dict(os.environ, DKFAC_LIBRARY="/nonexistent/libdkfac.so",
                        PYTHONPATH=os.pathsep.join(p for p in sys.path if p))
     return subprocess.run([sys.executable, "-c", block + code], env=environment, text=True, timeout=120, check=False,
-                          stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+                          capture_output=True)
 
 
 def test_sample_is_of_this_version():

@@ -43,22 +43,35 @@ def rendered(figure: Figure, prefix: str, label: str) -> ElementTree.Element:
         if found is not None:
             root.remove(found)
     for element in root.iter():
-        element.tail = None  # Indentation.
-        if element.get("transform", "").startswith("rotate(-0 "):
-            del element.attrib["transform"]
-        for key, value in list(element.attrib.items()):
-            if key == "id":
-                element.set(key, prefix + value)
-            elif key == f"{{{XLINK}}}href":
-                element.set(key, value.replace("#", "#" + prefix, 1))
-            elif key in ("d", "x", "y"):
-                element.set(key, re.sub(r"\d+\.\d{3,}", lambda number: f"{float(number[0]):.2f}", value))
-            else:
-                element.set(key, value.replace("url(#", f"url(#{prefix}"))
+        tidy(element, prefix)
+    for path in root.iterfind(f".//{{{SVG}}}defs/{{{SVG}}}path"):  # Marks, whose colours are those of their uses.
+        path.set("style", re.sub("(fill|stroke): #[0-9a-f]+(; )?", "", path.get("style", "")))
     for key in ("width", "height", "version"):
         root.attrib.pop(key, None)
     root.attrib.update({"class": "pic", "role": "img", "aria-label": label})
     return root
+
+
+def tidy(element: ElementTree.Element, prefix: str) -> None:
+    """Makes identifiers unique, and leaves out indentation, digits far below a pixel and names that nothing uses."""
+    element.tail = None
+    if element.text and not element.text.strip():
+        element.text = None
+    attributes = element.attrib
+    if element.tag == f"{{{SVG}}}g":
+        attributes.pop("id", None)
+    if attributes.get("transform", "").startswith("rotate(-0 "):
+        del attributes["transform"]
+    for key, value in attributes.items():
+        if key == "id":
+            attributes[key] = prefix + value
+        elif key == f"{{{XLINK}}}href":
+            attributes[key] = value.replace("#", "#" + prefix, 1)
+        elif key in ("d", "x", "y"):
+            short = re.sub(r"\d+\.\d{3,}", lambda number: f"{float(number[0]):.2f}", value)
+            attributes[key] = re.sub(r"\s+", " ", short).strip()
+        else:
+            attributes[key] = value.replace("url(#", f"url(#{prefix}")
 
 
 def add_tips(root: ElementTree.Element, axes: Axes, plot: Plot) -> None:
