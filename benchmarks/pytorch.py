@@ -96,8 +96,9 @@ class Binding:
         self.hooks = self.calls = 0.0
         self.count = 0
         self.library = _library.library()
-        for name in ("_enter", "_leave", "used", "_arrived", "_precondition"):
-            setattr(kfac, name, self.timed(getattr(kfac, name), "hooks"))
+        timed = [(kfac._recorder, name) for name in ("enter", "leave", "used", "arrived")] + [(kfac, "_precondition")]
+        for owner, name in timed:
+            setattr(owner, name, self.timed(getattr(owner, name), "hooks"))
         for name in ("record_input", "record_grad_output", "record_normalization", "step", "wants_input",
                      "wants_grad_output", "set_curvature"):
             name = "dkfac_preconditioner_" + name

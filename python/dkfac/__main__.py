@@ -1,11 +1,13 @@
 """python -m dkfac info: prints versions, backends and devices."""
+from __future__ import annotations
+
 import platform
 import sys
 
 from . import _library
 
 
-def info():
+def info() -> str:
     lines = [f"dkfac: {_library.version()}", f"library: {_library.library().path}",
              f"python: {platform.python_version()}"]
     try:
@@ -16,7 +18,7 @@ def info():
     return "\n".join(lines) + "\n" + _library.build_info().rstrip("\n")
 
 
-def main(arguments):
+def main(arguments: list[str]) -> int:
     if arguments != ["info"]:
         print("usage: python -m dkfac info", file=sys.stderr)
         return 64

@@ -1,34 +1,45 @@
-"""Communicators: one rank, TCP, the launcher's ranks, and torch.distributed through callbacks."""
+"""Communicators: one rank, TCP, the launcher's ranks, and collectives of another framework through callbacks."""
+from __future__ import annotations
+
 import ctypes
 import os
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
 
 from . import _structs as c
-from ._library import InvalidArgument, check, destroy_with, guarded, initialized, library
+from ._library import InvalidArgument, check, destroy_with, guarded, initialized, library, text_of
+
+_Comm = TypeVar("_Comm", bound="Comm")
 
 
 class Comm:
     """A fixed group of ranks. Objects made from it keep it alive.
 
-    Make one with Comm.self(), Comm.tcp(...), Comm.world() or Comm.torch(...); all but the first are collective.
+    Make one with Comm.single(), Comm.tcp(...) or Comm.world(...); all but the first are collective. dkfac.torch.Comm
+    has also those of torch.distributed.
     """
 
-    def __init__(self, handle):
+    def __init__(self, handle: ctypes.c_void_p) -> None:
         self._handle = handle
-        self.rank, self.size = library().dkfac_comm_rank(handle), library().dkfac_comm_size(handle)
+        self.rank: int = library().dkfac_comm_rank(handle)
+        self.size: int = library().dkfac_comm_size(handle)
         destroy_with(self, library().dkfac_comm_destroy, handle)
 
-    backend = property(lambda self: library().dkfac_comm_backend(self._handle).decode())
+    @property
+    def backend(self) -> str:
+        return text_of(library().dkfac_comm_backend(self._handle))
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"Comm(backend={self.backend!r}, rank={self.rank}, size={self.size})"
 
-    @staticmethod
-    def self():
+    @classmethod
+    def single(cls: type[_Comm]) -> _Comm:
         """One rank."""
-        return _make(library().dkfac_comm_self, _options())
+        return cls._make(library().dkfac_comm_self, _options())
 
-    @staticmethod
-    def tcp(rank=None, size=None, host=None, port=None, timeout=120.0):
+    @classmethod
+    def tcp(cls: type[_Comm], rank: int | None = None, size: int | None = None, host: str | None = None,
+            port: int | None = None, timeout: float = 120.0) -> _Comm:
         """`size` processes over TCP, for trusted networks; rank 0 listens at host:port. Arguments that are left out
         are RANK, WORLD_SIZE, MASTER_ADDR and, for a second port beside torch's, MASTER_PORT + 1."""
         rank = _number("RANK", rank)
@@ -38,48 +49,43 @@ class Comm:
         if not 1 <= port <= 65535:
             raise InvalidArgument(f"[Comm.tcp] the port is {port}; it must be 1 to 65535; pass port=..., or "
                                   "set MASTER_PORT")
-        return _make(library().dkfac_comm_tcp, rank, size, host.encode(), port, _options(timeout))
+        return cls._make(library().dkfac_comm_tcp, rank, size, host.encode(), port, _options(timeout))
 
-    @staticmethod
-    def world(timeout=120.0):
+    @classmethod
+    def world(cls: type[_Comm], timeout: float = 120.0) -> _Comm:
         """The ranks that torchrun, mpirun or srun started; one without a launcher. Where a launcher sets no
         MASTER_ADDR, as mpirun, this takes a library that was built with MPI (DKFAC_MPI=ON), which a wheel is not."""
-        return _make(library().dkfac_comm_world, _options(timeout))
+        return cls._make(library().dkfac_comm_world, _options(timeout))
 
-    @staticmethod
-    def torch(group=None, timeout=120.0):
-        """The ranks of torch.distributed, by its own collectives on host memory.
+    @classmethod
+    def from_backend(cls: type[_Comm], backend: Backend, timeout: float = 120.0) -> _Comm:
+        """The ranks of another framework, by its collectives."""
+        callbacks = _struct(backend)
+        try:
+            return cls._make(library().dkfac_comm_from_callbacks, backend.rank, backend.size,
+                             ctypes.byref(callbacks), _options(timeout))
+        except BaseException:
+            _release(callbacks.user)
+            raise
 
-        It makes a gloo group of its own, so that the calls never interleave with those of DistributedDataParallel.
-        Every rank of torch.distributed calls this, also those outside of `group`, for which it returns None.
-        CommError where one that torch waits for has not within `timeout` seconds. `group`: the ranks to use; default
-        all."""
-        from .torch import _distributed
-        return _distributed.make(group, timeout)
+    @classmethod
+    def _make(cls: type[_Comm], function: Callable[..., int], *arguments: object) -> _Comm:
+        handle = ctypes.c_void_p()
+        check(function(*arguments, ctypes.byref(handle)))
+        return cls(handle)
 
-    @staticmethod
-    def torch_tcp(timeout=120.0):
-        """The ranks of torch.distributed, over the library's own TCP connections; collective. Ranks on several hosts
-        need MASTER_ADDR, the host of rank 0; without it 127.0.0.1."""
-        from .torch import _distributed
-        return _distributed.make_tcp(timeout)
-
-    group_of_caller = staticmethod(lambda: None)  # The group of torch.distributed that Comm.torch() got.
-
-    def on_device(self, device):
+    def on_device(self: _Comm, device: c.Device) -> _Comm:
         """A communicator for memory of a CUDA device, over this one; collective."""
-        found = _make(library().dkfac_comm_on_device, self._handle, device)
-        found.group_of_caller = self.group_of_caller
-        return found
+        return self._make(library().dkfac_comm_on_device, self._handle, device)
 
-    def abort(self, reason):
+    def abort(self, reason: object) -> None:
         """Makes pending and later calls raise CommError with the reason on every rank; not collective. For a rank that
-        cannot go on, before it ends, since others may wait for it until their time limit. Over Comm.torch() nothing
-        is passed on: the calls of this rank alone fail."""
+        cannot go on, before it ends, since others may wait for it until their time limit. Over torch.distributed
+        nothing is passed on: the calls of this rank alone fail."""
         check(library().dkfac_comm_abort(self._handle, str(reason).encode(errors="replace")))
 
 
-def _number(name, value=None):
+def _number(name: str, value: int | None = None) -> int:
     if value is not None:
         return int(value)
     text = os.environ.get(name)
@@ -88,29 +94,45 @@ def _number(name, value=None):
     return int(text)
 
 
-def _options(timeout=120.0):
+def _options(timeout: float = 120.0) -> object:
     options = initialized(c.CommOptions, library().dkfac_comm_options_init)
     options.timeout_s = timeout
     return ctypes.byref(options)
 
 
-def _make(function, *arguments):
-    handle = ctypes.c_void_p()
-    check(function(*arguments, ctypes.byref(handle)))
-    return Comm(handle)
+class Backend(Protocol):
+    """Collectives of another framework, over host memory at addresses."""
+
+    rank: int
+    size: int
+    can_split: bool
+
+    def all_reduce(self, address: int, count: int, dtype: int, maximum: int) -> None: ...
+
+    def all_gather(self, source: int, target: int, size: int) -> None:
+        """`size`: bytes of each rank."""
+
+    def broadcast(self, address: int, size: int, root: int) -> None:
+        """`size`: bytes."""
+
+    def barrier(self) -> None: ...
+
+    def split(self, color: int, key: int) -> Backend | None: ...
+
+    def close(self) -> None:
+        """The library no longer uses it."""
 
 
-# Collectives of another framework. The library keeps the address of each thunk and an id as `user`; the objects live
-# here until it calls release().
-_backends = {}
+# The library keeps the address of each thunk and an id as `user`; the objects live here until it calls release().
+_backends: dict[int, Backend] = {}
 
 
-def _call(method):
+def _call(method: str) -> Callable[..., int]:
     return lambda user, *arguments: guarded(lambda: getattr(_backends[user], method)(*arguments))
 
 
-def _split(user, color, key, part, rank, size):
-    def run():
+def _split(user: int, color: int, key: int, part: Any, rank: Any, size: Any) -> int:
+    def run() -> None:
         made = _backends[user].split(color, key)
         if made is not None:
             part[0] = _struct(made)
@@ -118,7 +140,7 @@ def _split(user, color, key, part, rank, size):
     return guarded(run)
 
 
-def _release(user):
+def _release(user: int) -> None:
     backend = _backends.pop(user, None)
     if backend is not None:
         backend.close()
@@ -131,7 +153,7 @@ _thunks = {
 _next_id = 0
 
 
-def _struct(backend):
+def _struct(backend: Backend) -> c.CommCallbacks:
     global _next_id
     _next_id += 1
     _backends[_next_id] = backend
@@ -140,16 +162,3 @@ def _struct(backend):
         if name != "split" or backend.can_split:
             setattr(callbacks, name, thunk)
     return callbacks
-
-
-def from_backend(backend, timeout=120.0):
-    """A communicator of an object with rank, size, can_split and the methods all_reduce(address, count, dtype,
-    maximum), all_gather(source, target, bytes), broadcast(address, bytes, root), barrier(), split(color, key) and
-    close(), which is called once the library no longer uses it."""
-    callbacks = _struct(backend)
-    try:
-        return _make(library().dkfac_comm_from_callbacks, backend.rank, backend.size, ctypes.byref(callbacks),
-                     _options(timeout))
-    except BaseException:
-        _release(callbacks.user)
-        raise

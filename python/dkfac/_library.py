@@ -1,11 +1,15 @@
 """Loads libdkfac.so and turns its status codes into exceptions."""
+from __future__ import annotations
+
 import ctypes
 import operator
 import os
 import pathlib
 import threading
 import weakref
+from collections.abc import Callable, Mapping
 from ctypes import POINTER, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint16, c_void_p
+from typing import Any, TypeVar
 
 from . import _structs as c
 
@@ -46,14 +50,22 @@ class OutOfMemory(Error, MemoryError):
     """Host memory is exhausted."""
 
 
-_ERRORS = {1: InvalidArgument, 2: MissingInput, 3: DataError, 4: IoError, 5: DeviceError, 6: CommError,
-           7: NumericError, 8: OutOfMemory}
+_Struct = TypeVar("_Struct", bound=ctypes.Structure)
+_Arguments = dict[str, list[Any]]  # Name of a function -> the types of its arguments.
+_ERRORS: dict[int, type[Error]] = {1: InvalidArgument, 2: MissingInput, 3: DataError, 4: IoError, 5: DeviceError,
+                                   6: CommError, 7: NumericError, 8: OutOfMemory}
 _lock = threading.Lock()
-_loaded = None
+_loaded: Library | None = None
 _pending = threading.local()  # The exception with which a callback on this thread has failed.
 
 
-def candidates():
+class Library(ctypes.CDLL):
+    """libdkfac.so, whose functions have the types of the header."""
+
+    path: pathlib.Path
+
+
+def candidates() -> list[pathlib.Path]:
     """Paths at which the library is looked for, best first: DKFAC_LIBRARY alone where it is set, else the package,
     else build folders of the clone in which the package lies."""
     named = os.environ.get("DKFAC_LIBRARY")
@@ -67,10 +79,11 @@ def candidates():
     return paths
 
 
-def _declare(library):
+def _declare(library: Library) -> None:
     handle, tensor, scale = c_void_p, POINTER(c.Tensor), POINTER(c.RecordScale)
-    texts = {"dkfac_last_error": [], "dkfac_version": [], "dkfac_build_info": [], "dkfac_comm_backend": [handle]}
-    nothing = {
+    texts: _Arguments = {"dkfac_last_error": [], "dkfac_version": [], "dkfac_build_info": [],
+                         "dkfac_comm_backend": [handle]}
+    nothing: _Arguments = {
         "dkfac_set_callback_error": [c_char_p], "dkfac_comm_destroy": [handle],
         "dkfac_preconditioner_destroy": [handle], "dkfac_factors_destroy": [handle],
         "dkfac_comm_options_init": [POINTER(c.CommOptions), c_size_t],
@@ -79,12 +92,12 @@ def _declare(library):
         "dkfac_step_args_init": [POINTER(c.StepArgs), c_size_t],
         "dkfac_curvature_settings_init": [POINTER(c.CurvatureSettings), c_size_t],
         "dkfac_layer_spec_init": [POINTER(c.LayerSpec), c_size_t, c_int32]}
-    numbers = {"dkfac_c_abi": [], "dkfac_comm_rank": [handle], "dkfac_comm_size": [handle],
-               "dkfac_factors_owner": [handle]}
+    numbers: _Arguments = {"dkfac_c_abi": [], "dkfac_comm_rank": [handle], "dkfac_comm_size": [handle],
+                           "dkfac_factors_owner": [handle]}
     out = POINTER(c_void_p)
     comm_options = POINTER(c.CommOptions)
     pre = "dkfac_preconditioner_"
-    statuses = {
+    statuses: _Arguments = {
         "dkfac_comm_self": [comm_options, out], "dkfac_comm_world": [comm_options, out],
         "dkfac_comm_tcp": [c_int32, c_int32, c_char_p, c_uint16, comm_options, out],
         "dkfac_comm_from_callbacks": [c_int32, c_int32, POINTER(c.CommCallbacks), comm_options, out],
@@ -106,13 +119,14 @@ def _declare(library):
         pre + "visit_state": [handle, POINTER(c.StateVisitor)],
         pre + "describe": [handle, POINTER(c_char_p)],
         pre + "notice": [handle, POINTER(c_char_p)]}
-    for result, functions in ((c_char_p, texts), (None, nothing), (c_int32, numbers), (c_int, statuses)):
+    results: list[tuple[Any, _Arguments]] = [(c_char_p, texts), (None, nothing), (c_int32, numbers), (c_int, statuses)]
+    for result, functions in results:
         for name, arguments in functions.items():
             function = getattr(library, name)
             function.restype, function.argtypes = result, arguments
 
 
-def library():
+def library() -> Library:
     """The loaded library. Raises Error where it cannot be found, or has another interface."""
     global _loaded
     with _lock:
@@ -122,7 +136,7 @@ def library():
             if path is None:
                 raise Error("[dkfac] libdkfac.so was not found at " + ", ".join(map(str, paths)) +
                             "; install the package with pip, or name the file in DKFAC_LIBRARY")
-            found = ctypes.CDLL(str(path))
+            found = Library(str(path))
             try:
                 found.dkfac_c_abi.restype = c_int32
                 abi = found.dkfac_c_abi()
@@ -138,11 +152,11 @@ def library():
     return _loaded
 
 
-def check(status):
+def check(status: int) -> None:
     """Raises the exception of a status other than 0."""
     if status == 0:
         return
-    message = library().dkfac_last_error().decode(errors="replace")
+    message = text_of(library().dkfac_last_error())
     cause = getattr(_pending, "error", None)
     _pending.error = None
     if cause is not None and not isinstance(cause, Exception):
@@ -150,7 +164,12 @@ def check(status):
     raise _ERRORS.get(status, Error)(message or f"[dkfac] failed with status {status}") from cause
 
 
-def guarded(function, *arguments):
+def text_of(text: bytes) -> str:
+    """A text that the library has returned."""
+    return text.decode(errors="replace")
+
+
+def guarded(function: Callable[..., object], *arguments: Any) -> int:
     """Calls a Python function for a callback: 0, or 1 with the exception kept for check()."""
     try:
         function(*arguments)
@@ -162,21 +181,21 @@ def guarded(function, *arguments):
         return 1
 
 
-def initialized(struct, init, *arguments):
+def initialized(struct: type[_Struct], init: Callable[..., Any], *arguments: int) -> _Struct:
     """A struct of options with the defaults of the library."""
     value = struct()
     init(ctypes.byref(value), ctypes.sizeof(struct), *arguments)
     return value
 
 
-def enum(name, value, table):
+def enum(name: str, value: object, table: Mapping[str, int]) -> int:
     """The number of an option that is one of the names in `table`."""
-    if value not in table:
+    if not isinstance(value, str) or value not in table:
         raise InvalidArgument(f"[dkfac] {name} is {value!r}; it must be one of " + ", ".join(map(repr, table)))
     return table[value]
 
 
-def integer(where, name, value, least=None, bits=64):
+def integer(where: str, name: str, value: Any, least: int | None = None, bits: int = 64) -> int:
     """An int. Floats are refused, also whole ones, instead of being cut off, and what has more than `bits`."""
     try:
         found = operator.index(value)
@@ -190,7 +209,7 @@ def integer(where, name, value, least=None, bits=64):
     return found
 
 
-def real(where, name, value):
+def real(where: str, name: str, value: Any) -> float:
     """A float. Strings are refused, which float() would read."""
     try:
         return float(value + 0)
@@ -198,17 +217,17 @@ def real(where, name, value):
         raise InvalidArgument(f"[{where}] {name} is {value!r}; it must be a number") from None
 
 
-def destroy_with(owner, destroy, handle):
+def destroy_with(owner: object, destroy: Callable[[c_void_p], object], handle: c_void_p) -> None:
     """Calls destroy(handle) when the owner is collected, in this process alone: a forked one has none of the threads
     that the library would wait for."""
     process = os.getpid()
     weakref.finalize(owner, lambda: destroy(handle) if os.getpid() == process else None)
 
 
-def version():
-    return library().dkfac_version().decode()
+def version() -> str:
+    return text_of(library().dkfac_version())
 
 
-def build_info():
+def build_info() -> str:
     """Backends, libraries and devices, one "name: value" per line."""
-    return library().dkfac_build_info().decode()
+    return text_of(library().dkfac_build_info())

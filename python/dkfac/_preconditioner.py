@@ -1,22 +1,27 @@
 """The preconditioner of the C interface, on tensors given as structs; no framework is needed."""
+from __future__ import annotations
+
 import ctypes
+from collections.abc import Callable
 from ctypes import byref, c_int32, c_void_p
+from typing import Any, TypeVar
 
 from . import _structs as c
-from ._library import InvalidArgument, check, destroy_with, enum, guarded, initialized, integer, library, real
+from ._comm import Comm
+from ._library import InvalidArgument, check, destroy_with, enum, guarded, initialized, integer, library, real, text_of
 
 _ENUMS = {"damping_split": c.DAMPING_SPLITS, "norm_fisher": c.NORM_FISHERS, "sharing": c.WEIGHT_SHARINGS,
           "staleness": c.STALENESS, "inverse_method": c.INVERSE_METHODS, "loss_reduction": c.LOSS_REDUCTIONS}
-_TYPES = {name: kind for name, kind in c.CurvatureOptions._fields_}
+_TYPES = c.fields(c.CurvatureOptions)
+_Value = TypeVar("_Value")
 
 
-def curvature_options(**values):
+def curvature_options(**values: Any) -> c.CurvatureOptions:
     """dkfac_curvature_options with the defaults of the library and `values`, whose enumerations are names."""
     options = initialized(c.CurvatureOptions, library().dkfac_curvature_options_init)
     for name, value in values.items():
-        if name == "struct_size" or name not in _TYPES:
-            known = ", ".join(n for n in _TYPES if n != "struct_size")
-            raise InvalidArgument(f"[curvature options] there is no option {name!r}; there are {known}")
+        if name not in _TYPES:
+            raise InvalidArgument(f"[curvature options] there is no option {name!r}; there are {', '.join(_TYPES)}")
         if name in _ENUMS:
             value = enum(name, value, _ENUMS[name])
         elif name == "failure_folder" and value is not None:
@@ -32,27 +37,62 @@ def curvature_options(**values):
 class StepReport:
     """What a step did; the fields of dkfac_step_report (kfac/report.h)."""
 
-    def __init__(self, raw):
-        for name, _ in c.StepReport._fields_[1:]:
+    step: int
+    updated: bool
+    nonfinite_loss: int  # Ranks that raised this flag, and each of the next five.
+    nonfinite_gradient: int
+    nonfinite_statistic: int
+    data_error: int
+    numeric_failure: int
+    stop: int
+    statistics_refreshed: int
+    inverses_refreshed: int
+    layers_without_inverse: int
+    inverses: list[int]  # By stage of the robust inversion.
+    inverses_step: int
+    failed_factors: int
+    underflow: int
+    update_step: int
+    saturated: int
+    kl_factor: float
+    damping: float
+    momentum: float
+    flops: float
+    flops_skipped: float
+    bytes: int
+    bytes_skipped: int
+    scratch_growths: int
+    seconds_statistics: float
+    seconds_exchange: float
+    seconds_inverse: float
+    seconds_update: float
+    launches_eager: int
+    launches_recorded: int
+    launches_replayed: int
+    launches_refused: int
+
+    def __init__(self, raw: c.StepReport) -> None:
+        for name in c.fields(c.StepReport):
             value = getattr(raw, name)
             setattr(self, name, list(value) if name == "inverses" else value)
         self.updated = bool(self.updated)
 
     @property
-    def rejected(self):
+    def rejected(self) -> bool:
         """The ranks agreed to reject the step: the caller skips its update."""
         return self.nonfinite_loss + self.nonfinite_gradient + self.nonfinite_statistic + self.data_error > 0
 
-    def __repr__(self):
-        shown = [n for n in ("step", "updated", "nonfinite_gradient", "nonfinite_statistic", "data_error",
-                             "statistics_refreshed", "inverses_refreshed", "failed_factors", "damping", "kl_factor")]
+    def __repr__(self) -> str:
+        shown = ("step", "updated", "nonfinite_gradient", "nonfinite_statistic", "data_error",
+                 "statistics_refreshed", "inverses_refreshed", "failed_factors", "damping", "kl_factor")
         return "StepReport(" + ", ".join(f"{n}={getattr(self, n)}" for n in shown) + ")"
 
 
 class Preconditioner:
     """dkfac_preconditioner: kfac/preconditioner.h has the contract of each call."""
 
-    def __init__(self, comm, options, device=None, graphs=True):
+    def __init__(self, comm: Comm, options: c.CurvatureOptions, device: c.Device | None = None,
+                 graphs: bool = True) -> None:
         self._library = library()
         context = initialized(c.ContextOptions, self._library.dkfac_context_options_init)
         if device is not None:
@@ -64,31 +104,33 @@ class Preconditioner:
         self.comm = comm
         destroy_with(self, self._library.dkfac_preconditioner_destroy, handle)
 
-    def add_layer(self, name, spec):
+    def add_layer(self, name: str, spec: c.LayerSpec) -> int:
         layer = c_int32()
         check(self._library.dkfac_preconditioner_add_layer(self._handle, name.encode(), byref(spec), byref(layer)))
         return layer.value
 
-    def prepare(self):
+    def prepare(self) -> None:
         check(self._library.dkfac_preconditioner_prepare(self._handle))
 
-    def wants_statistics(self):
+    def wants_statistics(self) -> bool:
         """Whether the step takes statistics of any layer; records of the others are ignored."""
         wants = c_int32()
         check(self._library.dkfac_preconditioner_wants_input(self._handle, -1, byref(wants)))
         return wants.value != 0
 
-    def record_input(self, layer, tensor, scale):
+    def record_input(self, layer: int, tensor: c.Tensor, scale: c.RecordScale) -> None:
         check(self._library.dkfac_preconditioner_record_input(self._handle, layer, byref(tensor), byref(scale)))
 
-    def record_grad_output(self, layer, tensor, scale):
+    def record_grad_output(self, layer: int, tensor: c.Tensor, scale: c.RecordScale) -> None:
         check(self._library.dkfac_preconditioner_record_grad_output(self._handle, layer, byref(tensor), byref(scale)))
 
-    def record_normalization(self, layer, x, mean, inv_std, grad_output, scale):
+    def record_normalization(self, layer: int, x: c.Tensor, mean: c.Tensor, inv_std: c.Tensor, grad_output: c.Tensor,
+                             scale: c.RecordScale) -> None:
         check(self._library.dkfac_preconditioner_record_normalization(
             self._handle, layer, byref(x), byref(mean), byref(inv_std), byref(grad_output), byref(scale)))
 
-    def step(self, grads, lr=None, reject=False, stop=False):
+    def step(self, grads: ctypes.Array[c.LayerGrad] | None, lr: float | None = None, reject: bool = False,
+             stop: bool = False) -> StepReport:
         """`grads`: an array of LayerGrad. `reject`: this rank rejects the step. `stop`: counted in the report of all
         ranks, without another effect."""
         args = initialized(c.StepArgs, self._library.dkfac_step_args_init)
@@ -100,10 +142,10 @@ class Preconditioner:
                                                   byref(args), byref(report)))
         return StepReport(report)
 
-    def set_rates(self, layer, weight_lr, bias_lr):
+    def set_rates(self, layer: int, weight_lr: float, bias_lr: float) -> None:
         check(self._library.dkfac_preconditioner_set_rates(self._handle, layer, weight_lr, bias_lr))
 
-    def set_curvature(self, damping, statistics_interval, inverse_interval):
+    def set_curvature(self, damping: float, statistics_interval: int, inverse_interval: int) -> None:
         settings = initialized(c.CurvatureSettings, self._library.dkfac_curvature_settings_init)
         settings.damping = real("settings", "damping", damping)
         if not settings.damping > 0:  # The library takes 0 for "unchanged".
@@ -112,18 +154,19 @@ class Preconditioner:
         settings.inverse_interval = integer("settings", "inverse_interval", inverse_interval, 1, 32)
         check(self._library.dkfac_preconditioner_set_curvature(self._handle, byref(settings)))
 
-    def describe(self):
-        text = ctypes.c_char_p()
-        check(self._library.dkfac_preconditioner_describe(self._handle, byref(text)))
-        return text.value.decode()
+    def describe(self) -> str:
+        return self._text(self._library.dkfac_preconditioner_describe)
 
-    def notice(self):
-        text = ctypes.c_char_p()
-        check(self._library.dkfac_preconditioner_notice(self._handle, byref(text)))
-        return text.value.decode()
+    def notice(self) -> str:
+        return self._text(self._library.dkfac_preconditioner_notice)
 
-    def factors(self, layer, read):
-        """{name: read(tensor struct)} of the factors of a layer that this rank holds."""
+    def _text(self, function: Callable[..., int]) -> str:
+        text = ctypes.c_char_p()
+        check(function(self._handle, byref(text)))
+        return text_of(text.value or b"")
+
+    def factors(self, layer: int, read: Callable[[c.Tensor], _Value]) -> tuple[dict[str, _Value], int]:
+        """{name: read(tensor struct)} of the factors of a layer that this rank holds, and the rank of their owner."""
         handle = c_void_p()
         check(self._library.dkfac_preconditioner_read_factors(self._handle, layer, byref(handle)))
         try:
@@ -133,13 +176,15 @@ class Preconditioner:
                 check(self._library.dkfac_factors_get(handle, which, byref(tensor)))
                 if tensor.data:
                     found[name] = read(tensor)
-            return found, self._library.dkfac_factors_owner(handle)
+            owner: int = self._library.dkfac_factors_owner(handle)
+            return found, owner
         finally:
             self._library.dkfac_factors_destroy(handle)
 
-    def visit_state(self, tensor, integer, real):
+    def visit_state(self, tensor: Callable[[str, int, c.Tensor], None], integer: Callable[[str, int, Any], None],
+                    real: Callable[[str, int, Any], None]) -> None:
         """Calls tensor(name, kind, struct), integer(name, kind, pointer) and real(name, kind, pointer)."""
-        def wrap(kind, function):
+        def wrap(kind: Any, function: Callable[[str, int, Any], None]) -> Any:
             return kind(lambda _, name, sort, value: guarded(function, name.decode(), sort, value))
         visitor = c.StateVisitor(struct_size=ctypes.sizeof(c.StateVisitor),
                                  tensor=wrap(c.StateTensor, lambda n, k, v: tensor(n, k, v[0])),

@@ -1,6 +1,7 @@
 """Enumerations and structs of include/dkfac/c/dkfac.h. tests/python/test_abi.py compares them with the header."""
 import ctypes
 from ctypes import POINTER, c_char_p, c_double, c_int, c_int32, c_int64, c_size_t, c_uint64, c_void_p
+from typing import Any
 
 ABI = 1
 MAX_DIMS = 4
@@ -124,8 +125,13 @@ class LayerGrad(ctypes.Structure):
     _fields_ = [("layer", c_int32), ("weight", Tensor), ("bias", Tensor)]
 
 
+def fields(struct: type[ctypes.Structure]) -> dict[str, Any]:
+    """{name: type of ctypes} but for the size of the struct, which comes first."""
+    return {field[0]: field[1] for field in struct._fields_[1:]}
+
+
 # C name -> mirror, for the test.
-MIRRORS = {
+MIRRORS: dict[str, type[ctypes.Structure]] = {
     "dkfac_device": Device, "dkfac_tensor": Tensor, "dkfac_comm_options": CommOptions,
     "dkfac_comm_callbacks": CommCallbacks, "dkfac_layer_spec": LayerSpec,
     "dkfac_curvature_options": CurvatureOptions, "dkfac_context_options": ContextOptions,

@@ -67,7 +67,7 @@ def test_a_copy_is_a_plain_module(kind, how, detached):
     assert len(other._forward_hooks) == len(model._forward_hooks) - (not detached)  # Those of others are copied.
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters()))
     other(torch.ones(2, 4)).sum().backward()
-    assert not kfac._recorded()
+    assert not kfac._recorder.recorded()
     if not other._forward_hooks:
         scripted = torch.jit.script(other)
         assert torch.equal(scripted(torch.ones(2, 4)), model(torch.ones(2, 4)))

@@ -342,7 +342,7 @@ def test_layers_whose_statistics_are_not_due_are_preconditioned_beside_others():
         first, last = model(x, rand(6, 4) * 3 ** (step % 5))
         if step:
             wants = ctypes.c_int32()
-            check_status(library().dkfac_preconditioner_wants_input(kfac._preconditioner._handle, 0, wants))
+            check_status(library().dkfac_preconditioner_wants_input(kfac._library._handle, 0, wants))
             due.append(bool(wants.value))
         (first.pow(2) + last.pow(2)).sum(1).mean().backward()
         raw = model.first.weight.grad.clone()

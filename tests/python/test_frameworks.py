@@ -1,5 +1,6 @@
 """States that frameworks ask for: those of a fresh optimizer, and those of one rank for all."""
 import copy
+import dataclasses
 import types
 import warnings
 
@@ -102,14 +103,15 @@ SAVERS = {"accelerate.checkpointing": "accelerate writes", "torch.distributed.ch
 def test_a_state_that_is_written_for_all_ranks_gives_a_sentence(module, form):
     optimizer, kfac = fresh("SGD" if form == "attach" else form, net())
     saved = kfac if form == "attach" else optimizer
-    kfac.comm = types.SimpleNamespace(rank=0, size=2)
+    setup = kfac._recorder.setup
+    kfac._recorder.setup = dataclasses.replace(setup, comm=types.SimpleNamespace(rank=0, size=2))
     with pytest.warns(UserWarning, match=f"{SAVERS[module]} the state of one rank.*rank 0 of 2 alone.*kfac-.rank"):
         call_from(module, saved.state_dict)
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # Controls: a program that saves each, and one rank.
         call_from("__main__", saved.state_dict)
         call_from("accelerate.accelerator", saved.state_dict)
-        kfac.comm = types.SimpleNamespace(rank=0, size=1)
+        kfac._recorder.setup = dataclasses.replace(setup, comm=types.SimpleNamespace(rank=0, size=1))
         call_from(module, saved.state_dict)
 
 

@@ -63,7 +63,7 @@ def train(forward, optimizer, kfac, batch, step, scale=1):
     for group in optimizer.param_groups:
         group["lr"] = 0.05 / (1 + step)
     if mode == "peer":
-        kfac._set("damping", 0.1 / (1 + step))
+        kfac._given.given.update(damping=0.1 / (1 + step))
         kfac.step()
     else:
         kfac.settings["damping"] = 0.01 / (1 + step)
@@ -80,7 +80,7 @@ with Join([ddp, joinable], divide_by_initial_world_size=diluted):
         train(ddp, optimizer, kfac, (X[step, rank], I[step, rank], Y[step, rank]), step)
 grads = [None if p.grad is None else p.grad.clone() for p in model.parameters()]
 
-one, its_optimizer, its, _ = make(dkfac.Comm.self())
+one, its_optimizer, its, _ = make(dkfac.Comm.single())
 for step in range(max(BATCHES)):
     there = [r for r in range(3) if step < BATCHES[r]]
     train(one, its_optimizer, its, tuple(t[step, there].flatten(0, 1) for t in (X, I, Y)), step,
@@ -97,7 +97,7 @@ for name in ("fc", "table", "conv", "norm"):
 # Even batches afterwards, without Join.
 for step in range(2):
     train(ddp, optimizer, kfac, (X[step, rank], I[step, rank], Y[step, rank]), 5 + step)
-print(kfac.steps, len(kfac._deferred))
+print(kfac.steps, len(kfac._recorder.joining.deferred))
 dist.destroy_process_group()
 """
 
@@ -122,7 +122,7 @@ dist.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=rank, 
 model = torch.nn.Linear(3, 2)
 ddp = torch.nn.parallel.DistributedDataParallel(model)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-comm = dkfac.Comm.self() if mode == "self" else dkfac.Comm.torch(timeout=5)
+comm = dkfac.Comm.single() if mode == "self" else dkfac.Comm.torch(timeout=5)
 kfac = dkfac.attach(ddp if mode == "outer" else model, optimizer, comm=comm,
                     **({"accumulation_steps": 2} if mode == "accumulation" else {}))
 

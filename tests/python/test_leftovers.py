@@ -259,4 +259,4 @@ def test_a_changed_setting_holds_for_the_pass_that_drops_records():
     kfac.settings["damping"] = 0.5
     loss_of(model, *batch()).backward()
     optimizer.step()
-    assert kfac.last_report.damping == 0.5 == kfac._applied["damping"]
+    assert kfac.last_report.damping == 0.5 == kfac._recorder.settings.applied["damping"]

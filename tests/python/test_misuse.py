@@ -1,4 +1,5 @@
 """What a user may do wrong, or leave half done: one clear error, or training that goes on as if it had not been."""
+import dataclasses
 import gc
 import math
 import threading
@@ -196,11 +197,11 @@ def test_an_exception_on_the_way_leaves_nothing(place, error):
                 if place == "backward":  # After the second layer was recorded, before the first.
                     handle = model[0].weight.register_hook(fail)
                 loss.backward()
-                kfac._gradients.write_back = fail  # Within the step, behind the library's part of it.
+                kfac._recorder.registered.gradients.write_back = fail  # Within the step, behind the library's part of it.
                 optimizer.step()
             if handle is not None:
                 handle.remove()
-            vars(kfac._gradients).pop("write_back", None)
+            vars(kfac._recorder.registered.gradients).pop("write_back", None)
         train_step(model, optimizer, x, y)
         results.append(weights(model))
     assert same(*results)
@@ -224,7 +225,8 @@ def test_models_in_other_types_after_attach():
 
 def test_a_model_that_is_moved_after_attach_is_refused():
     model, optimizer, kfac = attached()
-    kfac.device = torch.device("cuda", 1)  # As if it had been attached there.
+    setup = kfac._recorder.setup
+    kfac._recorder.setup = dataclasses.replace(setup, device=torch.device("cuda", 1))  # As if it had been attached there.
     with pytest.raises(dkfac.Error, match="moved from cuda:1 to cpu"):
         model(torch.zeros(2, 4))
 

@@ -158,7 +158,7 @@ import torch.distributed as dist
 import dkfac.torch as dkfac
 rank, mode = int(sys.argv[1]), sys.argv[3]
 dist.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=rank, world_size=2)
-comm = {"alone": dkfac.Comm.self, "tcp": dkfac.Comm.torch_tcp}.get(mode, dkfac.Comm.torch)()
+comm = {"alone": dkfac.Comm.single, "tcp": dkfac.Comm.torch_tcp}.get(mode, dkfac.Comm.torch)()
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -98,7 +98,7 @@ def test_wrong_states_are_refused_and_change_nothing():
         bad.update(steps=9, settings=dict(bad["settings"], damping=0.5))
         with pytest.raises(dkfac.DataError, match=match):
             kfac.load_state_dict(bad)
-    assert kfac.steps == good["steps"] and kfac.settings == good["settings"] == kfac._applied
+    assert kfac.steps == good["steps"] and kfac.settings == good["settings"] == kfac._recorder.settings.applied
     now = kfac.state_dict()["state"]
     assert all(torch.equal(v, now[k]) if isinstance(v, torch.Tensor) else v == now[k]
                for k, v in good["state"].items())
@@ -141,7 +141,7 @@ def test_an_argument_that_was_changed_holds_against_a_loaded_state(case, trained
     kfac.load_state_dict(state)
     assert kfac.settings == expected
     train(model, optimizer, data(2))
-    assert kfac.settings == expected == kfac._applied
+    assert kfac.settings == expected == kfac._recorder.settings.applied
     assert kfac.last_report.damping == expected["damping"]
 
     again = make_run(**arguments)[2]  # What was kept is kept in the next resumption, too.

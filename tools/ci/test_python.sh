@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Builds the wheel, installs it into a fresh virtual environment outside of the tree, and runs the Python tests there.
 # PyTorch is Debian's, or that of DKFAC_PYTHON, another interpreter. Where pip reaches no package index, the wheel is
-# SKIPPED, and the tests run with the package in the tree and a shared library built beside it.
+# SKIPPED, and the tests run with the package in the tree and a shared library built beside it. ruff and mypy come by
+# pip into the environment too, and check the package by tools/ci/check_python.sh; SKIPPED where they do not come.
 # Usage: tools/ci/test_python.sh [pytest arguments...]
 #        tools/ci/test_python.sh --build    # builds only, for a test to come
 set -euo pipefail
@@ -28,6 +29,12 @@ else
 fi
 if [ "${1:-}" = --build ]; then
   exit
+fi
+
+if "${pip[@]}" install ruff==0.17.6 mypy==2.4.1 >/dev/null 2>&1; then
+  PATH=$work/venv/bin:$PATH DKFAC_PYTHON=$python tools/ci/check_python.sh
+else
+  echo "test_python: lints and types are SKIPPED: pip cannot install ruff and mypy"
 fi
 
 if [ -e "$work"/dkfac-*.whl ]; then

@@ -3,11 +3,12 @@
     import dkfac.torch as dkfac
     kfac = dkfac.attach(model, optimizer, damping=1e-3)
 """
-from .. import (Comm, CommError, DataError, DeviceError, Error, InvalidArgument, IoError, MissingInput, NumericError,
+from .. import (CommError, DataError, DeviceError, Error, InvalidArgument, IoError, MissingInput, NumericError,
                 OutOfMemory, build_info, version)
 from ._attach import Attached, attach
 from ._compat import (AllreduceMethod, AssignmentStrategy, ComputeMethod, DistributedStrategy, KFACPreconditioner,
                       LambdaParamScheduler)
+from ._distributed import Comm
 from ._model import ModelPreconditioner
 from ._optimizers import KFAC, LARS
 

@@ -1,52 +1,57 @@
 """attach(): K-FAC in front of an optimizer's step."""
+from __future__ import annotations
+
 import functools
 import types
 import weakref
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
 
 import torch
+from torch import nn
 
 from .._library import Error
-from . import _checks, _state
+from . import _checks
 from ._model import ModelPreconditioner
+from ._settings import UnsetFloat, UnsetInt
 
 
 class Attached(ModelPreconditioner):
     """The preconditioner of an optimizer whose step() calls it."""
 
-    def __init__(self, model, optimizer, **options):
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, **options: Any) -> None:
         _checks.refuse_model(model)
         _checks.refuse_optimizer(optimizer, model)
-        super().__init__(model, owned=functools.partial(_checks.owned_by, optimizer),
-                         **options)
+        super().__init__(model, owned=functools.partial(_checks.owned_by, optimizer), **options)
         self.optimizer = optimizer
         self._wrap_step()
 
-    def _wrap_step(self):
+    def _wrap_step(self) -> None:
         """Replaces optimizer.step by a bound method: schedulers wrap its __func__ and look for marks on it."""
         inner, reference = self.optimizer.step, weakref.ref(self)
 
         @functools.wraps(getattr(inner, "__func__", inner))
-        def step(optimizer, closure=None, **kwargs):
+        def step(optimizer: torch.optim.Optimizer, closure: Callable[[], float] | None = None, **kwargs: Any) -> Any:
             kfac = reference()
-            if kfac is None or not kfac._hooks:  # Detached.
+            if kfac is None or not kfac._recorder.attached:
                 return inner(closure, **kwargs) if closure is not None else inner(**kwargs)
-            return kfac._step(inner, closure, kwargs)
+            return kfac._step_within(inner, closure, kwargs)
         self._inner, self._bound = inner, types.MethodType(step, self.optimizer)
         self._had_step = "step" in vars(self.optimizer)
-        self.optimizer.step = self._bound
-        self.optimizer._dkfac = self
+        vars(self.optimizer).update(step=self._bound, _dkfac=self)
 
-    def _step(self, inner, closure, kwargs):
+    def _step_within(self, inner: Callable[..., Any], closure: Callable[[], float] | None,
+                     kwargs: Mapping[str, Any]) -> Any:
         if getattr(self.optimizer, "grad_scale", None) is not None:
             raise TypeError("[dkfac] the optimizer unscales gradients inside its step (fused=True); use fused=False "
                             "with a GradScaler")
-        if closure is None and self._only_makes_state(self.optimizer):
+        if closure is None and self.only_makes_state(self.optimizer):
             return inner(**kwargs)
         if closure is None:
             return inner(**kwargs) if self._precondition() else None
 
         @functools.wraps(closure)
-        def preconditioned():
+        def preconditioned() -> float:
             with torch.enable_grad():
                 loss = closure()
             if not self._precondition():  # The optimizer leaves parameters without a gradient as they are.
@@ -54,28 +59,28 @@ class Attached(ModelPreconditioner):
             return loss
         return inner(preconditioned, **kwargs)
 
-    def _precondition(self):
+    def _precondition(self) -> bool:
         """False where the ranks rejected the step."""
         rates = _checks.rates_of(self.optimizer, self.options.kl_clip > 0)
-        return not super().step(rates).rejected
+        return not self.precondition(rates).rejected
 
-    def step(self, *args):
+    def step(self) -> NoReturn:
         raise Error("[dkfac] optimizer.step() calls this preconditioner; do not call its step() beside that")
 
-    def detach(self):
+    def detach(self) -> None:
         super().detach()
         optimizer = self.optimizer
         if getattr(optimizer, "_dkfac", None) is self:
-            optimizer._dkfac = None
+            vars(optimizer)["_dkfac"] = None
         if vars(optimizer).get("step") is self._bound:
             if self._had_step:
-                optimizer.step = self._inner
+                vars(optimizer)["step"] = self._inner
             else:
                 del optimizer.step
 
 
-def attach(model, optimizer, damping=_state.Default(1e-3), *, statistics_interval=_state.Default(1),
-           inverse_interval=_state.Default(1), **options):
+def attach(model: nn.Module, optimizer: torch.optim.Optimizer, damping: float = UnsetFloat(1e-3), *,
+           statistics_interval: int = UnsetInt(1), inverse_interval: int = UnsetInt(1), **options: Any) -> Attached:
     """Preconditions the gradients of `model` by K-FAC in front of every optimizer.step(). Returns the preconditioner;
     its detach() removes it. Collective where torch.distributed has several ranks, over which the gradients have to be
     averaged when optimizer.step() is called, as DistributedDataParallel does: only statistics are averaged here.

@@ -4,55 +4,78 @@ Modules call these functions by name, so replacing them reaches Linear and Conv2
 its weights without calling the modules that hold them. They are replaced between the start of a forward pass whose
 statistics are due and the optimizer's step, since checkpointing runs parts of the forward pass again in backward.
 """
+from __future__ import annotations
+
 import functools
 import gc
 import inspect
 import sys
 import threading
 import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import ModuleType
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
+from torch.utils.hooks import RemovableHandle
 
 from .._library import InvalidArgument
+from ._layers import Layer, Moments
 
 # name: where it is replaced, and the position of the weight among its arguments.
-FUNCTIONS = {"linear": (F, 1), "conv1d": (F, 1), "conv2d": (F, 1), "batch_norm": (torch, 1), "layer_norm": (F, 2),
-             "embedding": (F, 1)}
+FUNCTIONS: dict[str, tuple[ModuleType, int]] = {"linear": (F, 1), "conv1d": (F, 1), "conv2d": (F, 1),
+                                           "batch_norm": (torch, 1), "layer_norm": (F, 2), "embedding": (F, 1)}
 
+
+class Tracker(Protocol):
+    """Learns where its layers compute."""
+
+    def used(self, function: str, layer: Layer, x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor,
+             moments: Moments | None = None) -> None: ...
+
+    def backward_begins(self, tensors: tuple[torch.Tensor, ...]) -> None: ...
+
+
+_Layers = Mapping[int, Layer]  # By id of a weight.
 _lock = threading.Lock()
-_users = []      # (weak reference to a tracker, {id of a weight: layer}) of those that are active; never changed in place.
-_originals = {}  # (module, name): the function that was replaced.
+_users: list[tuple[weakref.ref[Tracker], _Layers]] = []  # Those that are active; never changed in place.
+_originals: dict[tuple[ModuleType, str], Callable[..., Any]] = {}  # (module, name): the function that was replaced.
 _nested = threading.local()  # Whether a wrapper runs on this thread: another library may have wrapped ours again.
 
 
-def _with_moments(*args, **kwargs):
+def _with_moments(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, Moments]:
     """torch.batch_norm, which returns the first result of this function, with the moments of the input."""
     out, mean, inv_std, *_ = torch._batch_norm_impl_index(*args, **kwargs)
     return out, (mean.detach(), inv_std.detach())
 
 
-def _users_of(weight):
+def _users_of(weight: torch.Tensor) -> list[tuple[Tracker, Layer]]:
     """[(tracker, layer), ...] of those that know the weight, or the one that it is a view of."""
     found = []
     for reference, layers in _users:
         layer = layers.get(id(weight)) or (layers.get(id(weight._base)) if weight._base is not None else None)
-        tracker = reference() if layer is not None else None
-        if tracker is not None:
+        tracker = reference()
+        if tracker is not None and layer is not None:
             found.append((tracker, layer))
     return found
 
 
+def _marked(wrapper: Any, original: Callable[..., Any]) -> Any:
+    wrapper._dkfac_original = original
+    return wrapper
+
+
 @functools.lru_cache(maxsize=64)
-def _wrap(original, name, position):
+def _wrap(original: Callable[..., Any], name: str, position: int) -> Callable[..., Any]:
     normalizes = name == "batch_norm"
 
     @functools.wraps(original)
-    def function(*args, **kwargs):
+    def function(*args: Any, **kwargs: Any) -> Any:
         if getattr(_nested, "inside", False):
             return original(*args, **kwargs)
-        weight = args[position] if len(args) > position else kwargs.get("weight")
-        users = _users_of(weight) if weight is not None and torch.is_grad_enabled() else ()
+        weight: torch.Tensor | None = args[position] if len(args) > position else kwargs.get("weight")
+        users = _users_of(weight) if weight is not None and torch.is_grad_enabled() else []
         moments = None
         _nested.inside = True
         try:
@@ -63,37 +86,36 @@ def _wrap(original, name, position):
         finally:
             _nested.inside = False
         for tracker, layer in users:
-            tracker.used(name, layer, args[0] if args else kwargs.get("input"), weight, out, moments)
+            assert weight is not None
+            tracker.used(name, layer, args[0] if args else kwargs["input"], weight, out, moments)
         return out
-    function._dkfac_original = original
-    return function
+    return _marked(function, original)
 
 
 @functools.lru_cache(maxsize=8)
-def _wrap_backward(original):
+def _wrap_backward(original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
-    def backward(tensors, *args, **kwargs):
+    def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
         tensors = (tensors,) if isinstance(tensors, torch.Tensor) else tuple(tensors)
         for reference, _ in _users:
             tracker = reference()
             if tracker is not None:
                 tracker.backward_begins(tensors)
-        return original(tensors, *args, **kwargs)
-    backward._dkfac_original = original
-    return backward
+        original(tensors, *args, **kwargs)
+    return _marked(backward, original)
 
 
-def _replace(module, name, wrap):
+def _replace(module: ModuleType, name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
     _originals[module, name] = getattr(module, name)
     setattr(module, name, wrap(_originals[module, name]))
 
 
-def _active():
+def _active() -> list[tuple[weakref.ref[Tracker], _Layers]]:
     """The entries of _users whose trackers are alive."""
     return [entry for entry in _users if entry[0]() is not None]
 
 
-def activate(tracker, layers):
+def activate(tracker: Tracker, layers: _Layers) -> None:
     """Replaces the functions, and reports uses of weights, {id of a weight: layer}, to tracker.used()."""
     global _users
     with _lock:
@@ -104,10 +126,10 @@ def activate(tracker, layers):
             for name, (module, position) in FUNCTIONS.items():
                 _replace(module, name, functools.partial(_wrap, name=name, position=position))
             _replace(torch.autograd, "backward", _wrap_backward)  # Tensor.backward() and checkpoints call it by name.
-        _users = alive + [(weakref.ref(tracker), layers)]
+        _users = [*alive, (weakref.ref(tracker), layers)]
 
 
-def deactivate(tracker):
+def deactivate(tracker: object) -> None:
     global _users
     with _lock:
         _users = [entry for entry in _active() if entry[0]() is not tracker]
@@ -118,12 +140,13 @@ def deactivate(tracker):
             _originals.clear()
 
 
-_owners = weakref.WeakValueDictionary()  # id of a weight -> the tracker that preconditions its gradient
+# id of a weight -> the tracker that preconditions its gradient
+_owners: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 
-def claim(tracker, layers):
+def claim(tracker: object, layers: Iterable[Layer]) -> Layer | None:
     """Notes the tracker as the one of these layers alone. Returns a layer that has another one, or None."""
-    def others():
+    def others() -> Iterator[Layer]:
         return (layer for layer in layers if _owners.get(id(layer.weight), tracker) is not tracker)
     if any(others()):
         gc.collect()  # One that nobody has any more may wait for it.
@@ -134,75 +157,49 @@ def claim(tracker, layers):
     return taken
 
 
-def release(tracker):
+def release(tracker: object) -> None:
     for key in [key for key, owner in _owners.items() if owner is tracker]:
         del _owners[key]
 
 
-class Pass:
-    """A forward pass of the model in training mode. Its backward pass may come after other passes have begun."""
-
-    __slots__ = ("number", "batch", "loss_scale", "uses", "backward")
-
-    def __init__(self, number, batch, loss_scale):
-        self.number, self.batch, self.loss_scale = number, batch, loss_scale  # `batch`: its samples.
-        self.uses = {}  # layer -> its uses; (layer, "parts") -> {rows: layer}.
-        self.backward = False  # Its backward pass has begun.
-
-
-def results(out):
+def results(out: object) -> list[torch.Tensor]:
     """The tensors that a forward pass returns, of which a graph leads to its layers."""
     if isinstance(out, torch.Tensor):
         return [out] if out.grad_fn is not None else []
-    if isinstance(out, dict):
-        out = out.values()
-    elif not isinstance(out, (list, tuple)):
-        return []
-    return [tensor for part in out for tensor in results(part)]
+    parts = out.values() if isinstance(out, dict) else out if isinstance(out, (list, tuple)) else ()
+    return [tensor for part in parts for tensor in results(part)]
 
 
-class Use:
-    """One use of a layer in a forward pass: its input, until the gradient of its output arrives."""
-
-    __slots__ = ("layer", "x", "version", "moments", "arrived", "of", "duplicate")
-
-    def __init__(self, layer, x, moments, of, duplicate):
-        self.layer, self.x, self.moments, self.of = layer, x.detach(), moments, of  # `of`: the Pass.
-        self.version = x._version
-        self.arrived = False
-        self.duplicate = duplicate  # A second run of a checkpointed function, whose output has no backward pass.
-
-
-def before_forward(module, hook):
+def before_forward(module: torch.nn.Module, hook: Hook) -> RemovableHandle:
     """Registers a hook that also gets keyword arguments, where this version of torch has such hooks (2.0)."""
-    if "with_kwargs" in inspect.signature(module.register_forward_pre_hook).parameters:
-        return module.register_forward_pre_hook(hook, with_kwargs=True)
-    return module.register_forward_pre_hook(hook)
+    register: Callable[..., RemovableHandle] = module.register_forward_pre_hook
+    takes_kwargs = "with_kwargs" in inspect.signature(register).parameters
+    return register(hook, with_kwargs=True) if takes_kwargs else register(hook)
 
 
 class Hook:
     """A hook on a module that calls a method of a tracker. Copies of the module have none (_copies.py); where it is
     copied by itself, it does nothing: the copy is of another model."""
 
-    def __init__(self, tracker=None, method=None):
-        self.tracker = weakref.ref(tracker) if tracker is not None else lambda: None
+    def __init__(self, tracker: object = None, method: str = "") -> None:
+        self.tracker: Callable[[], object] = weakref.ref(tracker) if tracker is not None else lambda: None
         self.method = method
 
-    def __call__(self, module, *args):
+    def __call__(self, module: Any, *args: Any) -> None:
         tracker = self.tracker()
         if tracker is not None:
             getattr(tracker, self.method)(module, *args)
 
-    def __deepcopy__(self, memo):
+    def __deepcopy__(self, memo: dict[int, Any]) -> Hook:
         return Hook()
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[type[Hook], tuple[()]]:
         return (Hook, ())
 
     @property
-    def __name__(self):
+    def __name__(self) -> str:
         """torch.jit.script, which compiles hooks, asks for their names."""
         if sys._getframe(1).f_globals.get("__name__", "").startswith("torch.jit."):
             raise InvalidArgument("[dkfac] the model has a preconditioner, whose hooks torch.jit.script cannot "
                                   "compile; script copy.deepcopy() of the model, which has none, or detach() first")
-        return type(self).__name__
+        return type(self).__qualname__

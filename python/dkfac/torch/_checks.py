@@ -1,7 +1,11 @@
 """Models, options and passes that are refused, each with one sentence."""
+from __future__ import annotations
+
 import math
 import os
 import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Union
 
 import torch
 from torch import nn
@@ -9,11 +13,15 @@ from torch import nn
 from .._comm import Comm
 from .._library import Error, InvalidArgument, integer
 from . import _compiled, _messages
-from ._layers import CLASSES
+from ._find import CLASSES
+from ._layers import Layer
+from ._setup import Setup
 from ._tensors import DTYPES
 
+SkipLayers = Union[str, "re.Pattern[str]", Iterable[Union[str, "re.Pattern[str]"]], None]
 
-def refuse_model(model):
+
+def refuse_model(model: nn.Module) -> None:
     if not isinstance(model, nn.Module):
         raise InvalidArgument(f"[attach] the model is a {type(model).__name__}; it must be a torch.nn.Module")
     sharded = _messages.sharded(model)
@@ -32,7 +40,8 @@ def refuse_model(model):
             raise InvalidArgument(f"[attach] {kind} has no shapes before its first forward pass; run one first")
 
 
-def refuse_options(comm, loss_reduction, grad_scaler, batch_dim, options):
+def refuse_options(comm: Comm | None, loss_reduction: str, grad_scaler: object, batch_dim: object,
+                   options: Mapping[str, Any]) -> None:
     if comm is not None and not isinstance(comm, Comm):
         raise InvalidArgument(f"[attach] comm is a {type(comm).__name__}; it must be a dkfac.Comm, e.g. that of "
                               "Comm.torch(group)")
@@ -50,22 +59,24 @@ def refuse_options(comm, loss_reduction, grad_scaler, batch_dim, options):
         raise InvalidArgument("[attach] records_valid_until_step: tensors of a pass do not live until the step")
 
 
-def number_of(dtype, name="dtype"):
+def number_of(dtype: torch.dtype | int, name: str = "dtype") -> int:
     """The number of a type in the C interface; numbers themselves are left."""
-    if dtype in DTYPES or type(dtype) is int:
-        return DTYPES.get(dtype, dtype)
+    if type(dtype) is int:
+        return dtype
+    if isinstance(dtype, torch.dtype) and dtype in DTYPES:
+        return DTYPES[dtype]
     raise InvalidArgument(f"[attach] {name} is {dtype!r}; it must be one of " + ", ".join(map(str, DTYPES)))
 
 
-def texts_of(name, module):
+def texts_of(name: str, module: nn.Module) -> list[str]:
     """What an expression of skip_layers is compared with: the name of a module, its class, and that of its layer."""
     texts = [name, type(module).__name__, type(module).__name__.lower()]
     if isinstance(module, nn.MultiheadAttention):
         texts.append(name + ".in_proj")
-    return texts if name else texts + ["model"]
+    return texts if name else [*texts, "model"]
 
 
-def patterns(skip_layers, model):
+def patterns(skip_layers: SkipLayers, model: nn.Module) -> list[re.Pattern[str]]:
     found = []
     for pattern in [skip_layers] if isinstance(skip_layers, (str, re.Pattern)) else skip_layers or ():
         try:
@@ -86,27 +97,28 @@ def patterns(skip_layers, model):
     return found
 
 
-def refuse_settings(settings, known):
+def refuse_settings(settings: Mapping[str, Any], known: Mapping[str, Any]) -> None:
     if settings.keys() != known.keys():
         wrong = ", ".join(sorted(map(repr, settings.keys() ^ known.keys())))
         raise InvalidArgument(f"[settings] {wrong} is not one of the settings, or missing; they are " +
                               ", ".join(known))
 
 
-def refuse_place(device, process, layers):
+def refuse_place(setup: Setup, layers: Sequence[Layer]) -> None:
     """What has changed since attach()."""
-    if os.getpid() != process:
+    if os.getpid() != setup.process:
         raise Error("[dkfac] this process was forked after attach(), and the threads of the library are those of the "
                     "other one; attach in the process that trains")
-    now = layers[0].weight.device if layers else device
-    if now != device:
-        raise Error(f"[dkfac] the model was moved from {device} to {now} after attach(); detach() and attach again")
+    now = layers[0].weight.device if layers else setup.device
+    if now != setup.device:
+        raise Error(f"[dkfac] the model was moved from {setup.device} to {now} after attach(); detach() and attach "
+                    "again")
 
 
-def rates_of(optimizer, clipped):
+def rates_of(optimizer: torch.optim.Optimizer, clipped: bool) -> dict[int, float]:
     """{id of a parameter: its learning rate}, for the KL clip. Groups that have None, which some optimizers replace by
     a rate of their own, are left out where nothing is clipped."""
-    rates = {}
+    rates: dict[int, float] = {}
     for index, group in enumerate(optimizer.param_groups):
         rate = group.get("lr", 1)  # A number, or a tensor of one element.
         if rate is None and not clipped:
@@ -118,13 +130,13 @@ def rates_of(optimizer, clipped):
     return rates
 
 
-def refuse_pass(model):
+def refuse_pass(model: nn.Module) -> None:
     if getattr(model, "_is_replica", False):
         raise InvalidArgument("[dkfac] the model runs in a DataParallel, whose replicas share no weights with it; "
                               "use DistributedDataParallel")
 
 
-def refuse_replaced(layer, model):
+def refuse_replaced(layer: Layer, model: nn.Module) -> None:
     own = {id(p) for p in layer.module._parameters.values()}
     for name, parameter in (("weight", layer.weight), ("bias", layer.bias)):
         if parameter is not None and id(parameter) not in own:
@@ -135,7 +147,7 @@ def refuse_replaced(layer, model):
                         "attach again")
 
 
-def refuse_optimizer(optimizer, model):
+def refuse_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise InvalidArgument(f"[attach] the optimizer is a {type(optimizer).__name__}; it must be a "
                               "torch.optim.Optimizer")
@@ -148,12 +160,12 @@ def refuse_optimizer(optimizer, model):
         raise InvalidArgument("[attach] the optimizer has no parameter of the model")
 
 
-def owned_by(optimizer):
+def owned_by(optimizer: torch.optim.Optimizer) -> dict[int, nn.Parameter]:
     """{id: parameter} of an optimizer."""
     return {id(p): p for group in optimizer.param_groups for p in group["params"]}
 
 
-def device_of(model):
+def device_of(model: nn.Module) -> torch.device:
     devices = {p.device for p in model.parameters()}
     if len(devices) != 1:
         found = ", ".join(sorted(map(str, devices))) or "none"

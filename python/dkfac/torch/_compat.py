@@ -1,15 +1,30 @@
 """The interface of kfac-pytorch: KFACPreconditioner with its arguments, enumerations, properties and scheduler."""
+from __future__ import annotations
+
 import enum
 import logging
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, Union
 
 import torch
+from torch import nn
 
 from .. import _structs as c
+from .._comm import Comm
 from .._library import InvalidArgument, integer, real
+from .._preconditioner import StepReport
 from . import _checks
+from ._distributed import default_comm
+from ._gradients import Rates
+from ._layers import Layer
 from ._model import ALL_KINDS, ModelPreconditioner
+from ._settings import NAMES, Settings
+from ._setup import GradScaler
 
+Scheduled = Union[float, Callable[[int], float]]  # A number, or a function of the step.
+ScheduledInt = Union[int, Callable[[int], int]]
 _logger = logging.getLogger(__name__)
+_Enum = TypeVar("_Enum", bound=enum.Enum)
 
 
 class AllreduceMethod(enum.Enum):
@@ -33,7 +48,7 @@ class DistributedStrategy(enum.Enum):
     HYBRID_OPT = 3
 
 
-def _member(kind, name, value):
+def _member(kind: type[_Enum], name: str, value: object) -> _Enum:
     if isinstance(value, kind):
         return value
     if isinstance(value, str) and value.upper() in kind.__members__:
@@ -41,13 +56,45 @@ def _member(kind, name, value):
     raise ValueError(f"{name} is {value!r}; it must be one of " + ", ".join(kind.__members__))
 
 
-def peer_scaling(layer, positions):
+def peer_scaling(layer: Layer, positions: int) -> tuple[int, float]:
     """kfac-pytorch averages both factors over the rows of the batch, gradients of the reduced loss as they come:
     G = 1/(N P) sum g g'. Convolutions divide inputs and gradients by the positions P before that. Here
     A = 1/(a N P) sum a a' and G = 1/N sum (g / s)(g / s)'."""
     if layer.kind == c.CONV2D:
         return positions * positions, positions ** 1.5
     return 1, positions ** 0.5
+
+
+class PeerSettings(Settings):
+    """Settings computed from the arguments of kfac-pytorch, `given`: numbers, or functions of the step. `squared`: the
+    damping is that of one factor."""
+
+    def __init__(self, given: Mapping[str, Any], squared: bool) -> None:
+        self.given, self.squared, self.steps = dict(given), squared, 0
+        super().__init__(self._now(), NAMES)
+
+    def value(self, name: str) -> Any:
+        value = self.given[name]
+        return value(self.steps) if callable(value) else value
+
+    def numbers(self) -> dict[str, Any]:
+        return {name: value for name, value in self.given.items() if not callable(value)}
+
+    def _now(self) -> dict[str, Any]:
+        damping = self.value("damping")
+        return {"damping": damping ** 2 if self.squared else damping,
+                "statistics_interval": int(self.value("factor_update_steps")),
+                "inverse_interval": int(self.value("inv_update_steps"))}
+
+    def refresh(self) -> None:
+        self.values = self._now()
+
+    def say(self) -> dict[str, Any]:
+        return dict(super().say(), given=self.numbers())
+
+    def hear(self, said: Mapping[str, Any], apply: Callable[[], None]) -> None:
+        self.given.update(said["given"])
+        super().hear(said, apply)
 
 
 class KFACPreconditioner(ModelPreconditioner):
@@ -63,17 +110,22 @@ class KFACPreconditioner(ModelPreconditioner):
     Arguments without effect here are accepted, and listed by `without_effect`: see docs/pytorch.md.
     """
 
-    def __init__(self, model, *, factor_update_steps=1, inv_update_steps=1, damping=0.001, factor_decay=0.95,
-                 kl_clip=0.001, lr=0.1, accumulation_steps=1, allreduce_bucket_cap_mb=25.0,
-                 assignment_strategy=AssignmentStrategy.COMPUTE, colocate_factors=True,
-                 compute_method=ComputeMethod.EIGEN, compute_eigenvalue_outer_product=True,
-                 grad_worker_fraction=DistributedStrategy.COMM_OPT, symmetry_aware=False, grad_scaler=None,
-                 factor_dtype=None, inv_dtype=torch.float32, skip_layers=None, update_factors_in_hook=True,
-                 loglevel=logging.DEBUG, damping_scale="kfac-pytorch", comm=None, **options):
+    def __init__(self, model: nn.Module, *, factor_update_steps: ScheduledInt = 1, inv_update_steps: ScheduledInt = 1,
+                 damping: Scheduled = 0.001, factor_decay: Scheduled = 0.95,
+                 kl_clip: float | Callable[[int], float | None] | None = 0.001,
+                 lr: Scheduled | torch.optim.Optimizer = 0.1, accumulation_steps: int = 1,
+                 allreduce_bucket_cap_mb: float = 25.0,
+                 assignment_strategy: AssignmentStrategy | str = AssignmentStrategy.COMPUTE,
+                 colocate_factors: bool = True, compute_method: ComputeMethod | str = ComputeMethod.EIGEN,
+                 compute_eigenvalue_outer_product: bool = True,
+                 grad_worker_fraction: DistributedStrategy | str | float = DistributedStrategy.COMM_OPT,
+                 symmetry_aware: bool = False, grad_scaler: GradScaler | None = None,
+                 factor_dtype: torch.dtype | None = None, inv_dtype: torch.dtype | None = torch.float32,
+                 skip_layers: _checks.SkipLayers = None, update_factors_in_hook: bool = True,
+                 loglevel: int = logging.DEBUG, damping_scale: str = "kfac-pytorch", comm: Comm | None = None,
+                 **options: Any) -> None:
         values = {"factor_update_steps": factor_update_steps, "inv_update_steps": inv_update_steps,
                   "damping": damping, "factor_decay": factor_decay, "kl_clip": kl_clip, "lr": lr}
-        self._values = values
-        self._steps = 0
         self._check(values, accumulation_steps)
         if damping_scale not in ("kfac-pytorch", "dkfac"):
             raise ValueError(f"damping_scale is {damping_scale!r}; it must be 'kfac-pytorch' or 'dkfac'")
@@ -91,33 +143,31 @@ class KFACPreconditioner(ModelPreconditioner):
         inverse = self.compute_method is ComputeMethod.INVERSE
         if peer and inverse:
             options.setdefault("damping_split", "constant")
-        self._squared = peer and inverse and options.get("damping_split") == "constant"
         options.setdefault("inverse_method", "cholesky" if inverse else "eigen")
-        self._decay = self.factor_decay
-        first = self.kl_clip
-        self._clip = 0.0 if first is None else float(first)
+        squared = peer and inverse and options.get("damping_split") == "constant"
+        self._given = PeerSettings(values, squared)
+        self._decay = float(self.factor_decay)
+        self._clip = float(self.kl_clip or 0)
         _checks.refuse_options(comm, "mean", grad_scaler, 0, options)  # Before a communicator is made.
-        from ._distributed import default_comm
         comm = comm if comm is not None else default_comm()
         wide = torch.float64 in (inv_dtype, factor_dtype)
         super().__init__(
             model, comm=comm, accumulation_steps=accumulation_steps, grad_scaler=grad_scaler,
             skip_layers=skip_layers or (), kinds=(c.LINEAR, c.CONV2D) if peer else ALL_KINDS,
-            scaling=peer_scaling if peer else None, damping=self._lambda(),
+            scaling=peer_scaling if peer else None, settings=self._given, damping=self._given.values["damping"],
             new_weight=max(1 - self._decay, 1e-12), kl_clip=self._clip, statistics_interval=self.factor_update_steps,
             inverse_interval=self.inv_update_steps, grad_worker_fraction=self._fraction(grad_worker_fraction, comm),
             bucket_bytes=max(1, int(allreduce_bucket_cap_mb * 2**20)),
             dtype=torch.float64 if wide else options.pop("dtype", None), **options)
-        self.without_effect = self._ineffective(assignment_strategy, colocate_factors, symmetry_aware,
-                                                compute_eigenvalue_outer_product, update_factors_in_hook,
-                                                factor_dtype, inv_dtype)
+        self.without_effect = self._ineffective(assignment_strategy, colocate_factors, compute_eigenvalue_outer_product,
+                                                update_factors_in_hook, factor_dtype, inv_dtype)
         if self.without_effect:
             _logger.warning("KFACPreconditioner: without effect here: %s",
                             "; ".join(f"{k} ({v})" for k, v in self.without_effect.items()))
         _logger.log(loglevel, "%r", self)
 
     @staticmethod
-    def _check(values, accumulation_steps):
+    def _check(values: Mapping[str, Any], accumulation_steps: int) -> None:
         for name, value in values.items():
             if value is not None and not callable(value) and not isinstance(value, torch.optim.Optimizer):
                 (integer if name.endswith("steps") else real)("KFACPreconditioner", name, value)
@@ -135,7 +185,7 @@ class KFACPreconditioner(ModelPreconditioner):
             raise ValueError(f"accumulation_steps must be > 0, not {accumulation_steps}")
 
     @staticmethod
-    def _fraction(value, comm):
+    def _fraction(value: DistributedStrategy | str | float, comm: Comm) -> float:
         if isinstance(value, str):
             value = _member(DistributedStrategy, "grad_worker_fraction", value)
         if isinstance(value, DistributedStrategy):
@@ -149,7 +199,8 @@ class KFACPreconditioner(ModelPreconditioner):
         return workers / comm.size if workers > 1 else 0.0
 
     @staticmethod
-    def _ineffective(strategy, colocate, symmetric, outer, in_hook, factor_dtype, inv_dtype):
+    def _ineffective(strategy: AssignmentStrategy | str, colocate: bool, outer: bool, in_hook: bool,
+                     factor_dtype: torch.dtype | None, inv_dtype: torch.dtype | None) -> dict[str, str]:
         found = {}
         if _member(AssignmentStrategy, "assignment_strategy", strategy) is AssignmentStrategy.MEMORY:
             found["assignment_strategy"] = "layers are assigned by operation counts"
@@ -163,68 +214,72 @@ class KFACPreconditioner(ModelPreconditioner):
             found["factor_dtype, inv_dtype"] = "factors and inverses are float32 or float64"
         return found
 
-    def _value(self, name):
-        value = self._values[name]
-        return value(self._steps) if callable(value) else value
+    @property
+    def steps(self) -> int:
+        return self._given.steps
 
-    def _set(self, name, value):
-        self._values[name] = value
+    @steps.setter
+    def steps(self, value: int) -> None:
+        self._given.steps = value
 
-    steps = property(lambda self: self._steps, lambda self, value: setattr(self, "_steps", value))
-    damping = property(lambda self: self._value("damping"))
-    factor_decay = property(lambda self: self._value("factor_decay"))
-    kl_clip = property(lambda self: self._value("kl_clip"))
-    lr = property(lambda self: self._value("lr"))
-    factor_update_steps = property(lambda self: self._value("factor_update_steps"))
-    inv_update_steps = property(lambda self: self._value("inv_update_steps"))
+    @property
+    def damping(self) -> float:
+        return self._given.value("damping")
 
-    def _lambda(self):
-        return self.damping ** 2 if self._squared else self.damping
+    @property
+    def factor_decay(self) -> float:
+        return self._given.value("factor_decay")
 
-    def _apply_settings(self, force=False):
-        self.settings = {"damping": self._lambda(), "statistics_interval": int(self.factor_update_steps),
-                         "inverse_interval": int(self.inv_update_steps)}
-        super()._apply_settings(force)
+    @property
+    def kl_clip(self) -> float | None:
+        return self._given.value("kl_clip")
 
-    def step(self):
+    @property
+    def lr(self) -> float | torch.optim.Optimizer:
+        return self._given.value("lr")
+
+    @property
+    def factor_update_steps(self) -> int:
+        return self._given.value("factor_update_steps")
+
+    @property
+    def inv_update_steps(self) -> int:
+        return self._given.value("inv_update_steps")
+
+    def step(self) -> StepReport:
         """Preconditions the gradients of the model in place. They are averaged over ranks already, e.g. by
         DistributedDataParallel, and without a loss scale. Where the report that it returns has `rejected`, a gradient
         or a statistic of some rank was not finite: the gradients are unchanged, and optimizer.step() is to be left
         out."""
-        self.settings["damping"] = self._lambda()
-        # The clip is min(1, sqrt(kl_clip / (lr^2 sum))), so a changed kl_clip is a changed rate.
+        self._given.refresh()
+        return self.precondition(self._rates())
+
+    def _rates(self) -> Rates:
+        """The clip is min(1, sqrt(kl_clip / (lr^2 sum))), so a changed kl_clip is a changed rate."""
         clip, lr = self.kl_clip, self.lr
         if self._clip > 0:
-            scale = (self._clip / clip) ** 0.5 if clip else 0
+            scale = (self._clip / clip) ** 0.5 if clip else 0.0
             if isinstance(lr, torch.optim.Optimizer):
-                lr = {key: rate * scale for key, rate in _checks.rates_of(lr, True).items()}
-            else:
-                lr = max(max(float(lr), 1e-30) * scale, 1e-30)
-        elif clip:
+                return {key: rate * scale for key, rate in _checks.rates_of(lr, True).items()}
+            return max(max(float(lr), 1e-30) * scale, 1e-30)
+        if clip:
             raise InvalidArgument("[step] kl_clip was None or 0 at the start, so it cannot be turned on; start with a "
                                   "number or a callable that returns one")
-        return super().step(lr if self._clip > 0 else None)
+        return None
 
-    def _say(self):
-        return dict(super()._say(), values={n: v for n, v in self._values.items() if not callable(v)})
-
-    def _hear(self, said):
-        self._values.update(said["values"])
-        super()._hear(said)
-
-    def memory_usage(self):
+    def memory_usage(self) -> dict[str, int]:
         """As that of kfac-pytorch: bytes of factors and inverses, with "total"."""
         return dict(super().memory_usage(), a_batch=0, g_batch=0)
 
-    def state_dict(self, include_factors=True):
+    def state_dict(self, include_factors: bool = True) -> dict[str, Any]:
         """`include_factors`: with the running averages and inverses, so that training resumes bit for bit."""
-        state = {"steps": self.steps, **{n: v for n, v in self._values.items()
-                                       if not callable(v) and not isinstance(v, torch.optim.Optimizer)}}
+        state = {"steps": self.steps, **{n: v for n, v in self._given.numbers().items()
+                                         if not isinstance(v, torch.optim.Optimizer)}}
         if include_factors:
             state["dkfac"] = super().state_dict()
         return state
 
-    def load_state_dict(self, state_dict, compute_inverses=True):
+    def load_state_dict(self, state_dict: Mapping[str, Any], compute_inverses: bool = True) -> None:
         """`compute_inverses` has no effect: inverses are part of the state."""
         if "layers" in state_dict and "dkfac" not in state_dict:
             raise InvalidArgument("[load_state_dict] this state was saved by kfac-pytorch; its factors are in another "
@@ -234,22 +289,26 @@ class KFACPreconditioner(ModelPreconditioner):
             raise InvalidArgument(f"[load_state_dict] factor_decay is {decay} in the state and {self._decay} here; it "
                                   "is fixed for the life of the preconditioner, so pass that of the state to the "
                                   "constructor")
-        kept = self._steps, self._values
+        given = self._given
+        kept = given.steps, given.given
         try:
-            self._steps = state_dict["steps"]
-            self._values = {name: state_dict.get(name, value) for name, value in kept[1].items()}
+            given.steps = state_dict["steps"]
+            given.given = {name: state_dict.get(name, value) for name, value in kept[1].items()}
             if "dkfac" in state_dict:
                 super().load_state_dict(state_dict["dkfac"])
         except Exception:
-            self._steps, self._values = kept
-            self._apply_settings()
+            given.steps, given.given = kept
+            self._recorder.apply_settings()
             raise
 
-    def __repr__(self):
-        shown = {"accumulation_steps": self.accumulation_steps, "layers": len(self.curved()), "steps": self.steps,
-                 "comm": self.comm, **{name: self._values[name] for name in self._values}, **self._defaults}
+    def __repr__(self) -> str:
+        shown = {"accumulation_steps": self._recorder.setup.accumulation_steps, "layers": len(self.curved()),
+                 "steps": self.steps, "comm": self.comm, **self._given.given, **self._defaults}
         lines = "\n".join(f"  {name}={shown[name]}," for name in sorted(shown))
         return f"KFACPreconditioner(\n{lines}\n)"
+
+
+Factor = Callable[[int], float]
 
 
 class LambdaParamScheduler:
@@ -259,8 +318,10 @@ class LambdaParamScheduler:
     Parameters that are callables already cannot have one.
     """
 
-    def __init__(self, preconditioner, *, factor_update_steps_lambda=None, inv_update_steps_lambda=None,
-                 damping_lambda=None, factor_decay_lambda=None, kl_clip_lambda=None, lr_lambda=None):
+    def __init__(self, preconditioner: KFACPreconditioner, *, factor_update_steps_lambda: Factor | None = None,
+                 inv_update_steps_lambda: Factor | None = None, damping_lambda: Factor | None = None,
+                 factor_decay_lambda: Factor | None = None, kl_clip_lambda: Factor | None = None,
+                 lr_lambda: Factor | None = None) -> None:
         self._preconditioner = preconditioner
         self._lambdas = {"factor_update_steps": factor_update_steps_lambda,
                          "inv_update_steps": inv_update_steps_lambda, "damping": damping_lambda,
@@ -268,13 +329,13 @@ class LambdaParamScheduler:
         if factor_decay_lambda is not None:
             raise ValueError("factor_decay_lambda: the factor decay is fixed for the life of the preconditioner")
         for name, function in self._lambdas.items():
-            if function is not None and callable(preconditioner._values[name]):
+            if function is not None and callable(preconditioner._given.given[name]):
                 raise ValueError(f"{name} is a callable of the preconditioner already; pass only one of both")
 
-    def step(self, step=None):
-        step = self._preconditioner.steps if step is None else step
+    def step(self, step: int | None = None) -> None:
+        given = self._preconditioner._given
+        step = given.steps if step is None else step
         for name, function in self._lambdas.items():
-            if function is None:
-                continue
-            value = self._preconditioner._values[name] * function(step)
-            self._preconditioner._set(name, max(1, int(value)) if name.endswith("steps") else value)
+            if function is not None:
+                value = given.given[name] * function(step)
+                given.given[name] = max(1, int(value)) if name.endswith("steps") else value

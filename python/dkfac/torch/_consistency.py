@@ -6,30 +6,38 @@ after it.
   of the user, the average over ranks, clipping and the division by a loss scale.
 - The gradient at the step is that of the passes, but for what a user may do to it (_scales).
 """
+from __future__ import annotations
+
 import functools
 import sys
 import warnings
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
+from torch.utils.hooks import RemovableHandle
 
 from . import _capture, _graph, _sums
 from ._distributed import summed
+from ._layers import Layer
+from ._passes import Use
 from ._scales import Samples, dense
+from ._setup import Setup
 
 INTERVAL = 100  # Steps with statistics from one check to the next.
 UNRECORDED = "its weight has a use that is not recorded"
 
 
-def _first(parameter, handle):
+def _first(parameter: torch.Tensor, handle: RemovableHandle) -> None:
     """Lets a hook run before all others of the parameter."""
     hooks = parameter._backward_hooks
+    assert hooks is not None
     mine, others = hooks.pop(handle.id), list(hooks.items())
     hooks.clear()
     hooks[handle.id] = mine
     hooks.update(others)
 
 
-def _level_of_caller():
+def _level_of_caller() -> int:
     """The stack level, for a warning of the function that calls this, of the first frame outside of dkfac and torch."""
     frame, level = sys._getframe(2), 2
     while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] in ("dkfac", "torch"):
@@ -40,48 +48,50 @@ def _level_of_caller():
 class Consistency:
     """The checks of a ModelPreconditioner on its layers."""
 
-    def __init__(self, layers):
+    def __init__(self, layers: Sequence[Layer]) -> None:
         self.layers = layers
         self.owners = {id(p): layer for layer in layers for p in layer.parameters()}
         self.samples = Samples(layers)
         self.turn = 0         # Steps with statistics before this one.
-        self.told = set()
-        self.hooks = []
+        self.told: set[object] = set()  # Layers, and "scale".
+        self.scale = 1.0
+        self.hooks: list[RemovableHandle] = []
         self.active = False   # The passes of this step are checked.
         self.paused = 0
-        self.end()
+        self.end_step()
 
     # --- passes of a step ---------------------------------------------------------------------------------------------
 
-    def begin(self, due, scale):
+    def begin(self, due: bool, scale: float) -> None:
         """A forward pass begins, with this loss scale."""
         self.active = due and self.turn % INTERVAL == 0
         self.scale, self.traced, self.interrupted = scale, False, False
         if self.active and not self.hooks:
             self._watch()
 
-    def restart(self):
+    def restart(self) -> None:
         """The passes before are given up."""
-        self.sums, self.compared = {}, {}  # By id of a parameter.
+        self.sums: dict[int, _sums.Sum] = {}  # By id of a parameter, as the next.
+        self.compared: dict[int, _sums.Comparison] = {}
         self.samples.clear()
 
-    def end(self):
+    def end_step(self) -> None:
         """The step has ended."""
         for hook in self.hooks:
             hook.remove()
         self.hooks = []
-        self.found = {}         # layer: reason why its records do not make its gradient.
-        self.penalised = set()  # Ids of parameters.
+        self.found: dict[Layer, str] = {}    # Reasons why their records do not make their gradients.
+        self.penalised: set[int] = set()     # Ids of parameters.
         self.active = False
         self.mixed = self.interrupted = False  # Passes were paused in this step, and since the last one has begun.
         self.traced = False     # Uses were looked for in the whole graph of a loss.
         self.restart()
 
-    def pause(self, by):
+    def pause(self, by: int) -> None:
         self.paused += by
         self.mixed = self.interrupted = True
 
-    def _watch(self):
+    def _watch(self) -> None:
         for layer in self.layers:
             for p in layer.parameters() if layer.reason is None else ():
                 if p.requires_grad:
@@ -93,19 +103,19 @@ class Consistency:
                 keep = functools.partial(_capture.Hook(self, "_keep"), id(layer.weight))
                 self.hooks.append(layer.weight.register_hook(keep))
 
-    def mark(self, out, x):
+    def mark(self, out: torch.Tensor, x: torch.Tensor) -> None:
         """A use is recorded."""
         if self.active:
             _graph.mark(out, x, id(self))
 
-    def note(self, layer, reason):
+    def note(self, layer: Layer, reason: str) -> dict[Layer, str]:
         """In the first step, a layer is found to have uses that are not recorded. Returns {layer: reason}; later {}."""
-        layer = self.owners.get(id(layer.weight))
-        if not self.active or self.turn > 0 or layer is None:
+        owner = self.owners.get(id(layer.weight))
+        if not self.active or self.turn > 0 or owner is None:
             return {}
-        return {layer: self.found.setdefault(layer, reason)}
+        return {owner: self.found.setdefault(owner, reason)}
 
-    def search(self, tensors, whole):
+    def search(self, tensors: Iterable[object], whole: bool) -> dict[Layer, str]:
         """Looks for uses in the graph of a model's results, or the whole one of a loss. Returns {layer: reason}
         of those with others than were recorded."""
         roots = [t.grad_fn for t in tensors if isinstance(t, torch.Tensor) and t.grad_fn is not None]
@@ -119,27 +129,27 @@ class Consistency:
         found = {}
         for key, operation in uses.items():
             layer = self.owners[key]
-            if key == id(layer.weight) and layer.reason is None and layer.left is None and layer.module.training:
+            if key == id(layer.weight) and layer.curved and layer.module.training:
                 found[layer] = f"{UNRECORDED} ({operation})"
         self.found.update(found)
         return found
 
-    def arrived(self, use, grad):
+    def arrived(self, use: Use, grad: torch.Tensor) -> None:
         """The output gradient of a use has arrived."""
         layer, owner = use.layer, self.owners.get(id(use.layer.weight))
-        if not self.active or owner is None or use.x._version != use.version or grad.numel() == 0:
+        if not self.active or owner is None or use.x is None or use.changed() or grad.numel() == 0:
             return
-        if (owner.reason is not None or owner.left is not None) and owner not in self.found:
+        if not owner.curved and owner not in self.found:
             return
         weight, bias = _sums.of_record(layer, use.x, grad, use.moments)
         for parameter, one in ((layer.weight, weight), (layer.bias, bias)):
-            if one is not None:
-                one.placed(parameter, getattr(layer, "rows", None))
+            if one is not None and parameter is not None:
+                one.place(parameter, layer.rows)
                 known = self.sums.setdefault(id(parameter), one)
                 if known is not one:
                     known.add(one)
 
-    def _compare(self, key, grad):
+    def _compare(self, key: int, grad: torch.Tensor) -> None:
         """A parameter gets a gradient, before any hook of the user."""
         one = self.sums.pop(key, None)
         if self.paused or not dense(grad):
@@ -150,46 +160,47 @@ class Consistency:
             if found or compared.differs():
                 self.compared[key] = compared
 
-    def _keep(self, key, grad):
+    def _keep(self, key: int, grad: torch.Tensor) -> None:
         """A weight gets a gradient, after all hooks of the user."""
         if not self.paused and dense(grad):
             self.samples.add(key, grad, self.scale)
 
     # --- the step -----------------------------------------------------------------------------------------------------
 
-    def check(self, kfac):
+    def check(self, setup: Setup, ranks: int) -> None:
         """Before gradients are preconditioned; collective. Layers with more uses than were recorded keep their
-        gradients from now on, those of another difference where the first step shows it; later ones are told alone."""
+        gradients from now on, those of another difference where the first step shows it; later ones are told alone.
+        `ranks`: those that have data."""
         if self.turn % INTERVAL == 0:
             differing = self._differing()
             wrong = {*self.found, *(differing if self.turn == 0 else ())}
             flags = torch.tensor([float(layer in wrong) for layer in self.layers], dtype=torch.float64)
-            totals = summed(kfac.comm, torch.cat([flags, *self.samples.of_passes()]), kfac.device)
+            totals = summed(setup.comm, torch.cat([flags, *self.samples.of_passes()]), setup.device)
             if totals is not None:  # The ranks have to agree.
                 for layer, flag in zip(self.layers, totals):
                     if flag > 0 and layer.reason is None:
                         layer.leave(self.found.get(layer, "its gradient is not that of its records"))
                 totals = totals[len(flags):]
             self._tell(differing)
-            partly = kfac._ranks < kfac.comm.size  # What DistributedDataParallel then divides by is up to the user.
-            text = self.samples.scale_that_is_wrong(kfac, None if self.mixed or partly else totals)
+            partly = ranks < setup.comm.size  # What DistributedDataParallel then divides by is up to the user.
+            text = self.samples.scale_that_is_wrong(setup, None if self.mixed or partly else totals)
             if text is not None:
                 self._warn("scale", text)
         self.turn += 1
 
-    def _differing(self):
+    def _differing(self) -> dict[Layer, tuple[str, _sums.Comparison]]:
         """{layer: (name of the parameter, Comparison)} of those whose gradients are not those of their records."""
-        differing = {}
+        differing: dict[Layer, tuple[str, _sums.Comparison]] = {}
         for key, compared in self.compared.items():
             layer = self.owners[key]
-            if layer not in self.found and layer.reason is None and layer.left is None:
+            if layer not in self.found and layer.curved:
                 if key == id(layer.weight):
                     differing[layer] = "weight", compared
                 else:
                     differing.setdefault(layer, ("bias", compared))
         return differing
 
-    def _tell(self, differing):
+    def _tell(self, differing: Mapping[Layer, tuple[str, _sums.Comparison]]) -> None:
         texts = {}
         for layer, reason in self.found.items():
             one = self.compared.get(id(layer.weight))
@@ -203,11 +214,10 @@ class Consistency:
                             "recorded, a backward pass within the loss, or a hook that changes gradients within it; "
                             "name the layer in skip_layers")
         for layer, text in texts.items():
-            kept = layer.reason is not None or layer.left is not None
-            end = "its gradient is left as it is" if kept else "its curvature is not that of the loss"
+            end = "its curvature is not that of the loss" if layer.curved else "its gradient is left as it is"
             self._warn(layer, f"layer '{layer.name}': {text}; {end}")
 
-    def _warn(self, what, text):
+    def _warn(self, what: object, text: str) -> None:
         if what not in self.told:
             self.told.add(what)
             warnings.warn(f"[dkfac] {text}", stacklevel=_level_of_caller())

@@ -1,7 +1,13 @@
 """Copies of an attached model, by copy.deepcopy(), pickle or torch.save(), are plain modules without hooks of ours:
 they can be scripted, and loaded where dkfac is not installed."""
+from __future__ import annotations
+
 import collections
 import weakref
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import nn
 
 from ._capture import Hook
 
@@ -10,35 +16,37 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 _MARKS = ("_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_forward_pre_hooks_with_kwargs")
 
 
-def _ours(state):
+def _ours(state: Mapping[str, Any]) -> set[int]:
     """Keys of our hooks in the attributes of a module."""
     return {key for name in _HOOKS for key, hook in state.get(name, {}).items() if isinstance(hook, Hook)}
 
 
-def _without_hooks(state):
-    ours, state = _ours(state), {name: value for name, value in state.items() if name != _KEY}
+def _without_hooks(state: Mapping[str, Any]) -> dict[str, Any]:
+    ours, rest = _ours(state), {name: value for name, value in state.items() if name != _KEY}
     for name in _HOOKS + _MARKS:
-        if name in state:
-            state[name] = collections.OrderedDict((k, v) for k, v in state[name].items() if k not in ours)
-    return state
+        if name in rest:
+            rest[name] = collections.OrderedDict((k, v) for k, v in rest[name].items() if k not in ours)
+    return rest
 
 
 class Reducer:
     """Stands for the method __reduce_ex__ of one module, which copy and pickle ask of the object."""
 
-    def __init__(self, module):
-        self.module = weakref.ref(module) if module is not None else lambda: None
+    def __init__(self, module: nn.Module | None) -> None:
+        self.module: Callable[[], nn.Module | None] = weakref.ref(module) if module is not None else lambda: None
 
-    def __call__(self, protocol):
+    def __call__(self, protocol: int) -> tuple[Any, ...]:
         module = self.module()
-        function, arguments, *rest = type(module).__reduce_ex__(module, protocol)
+        assert module is not None
+        reduced: Any = type(module).__reduce_ex__(module, protocol)
+        function, arguments, *rest = reduced
         if rest and isinstance(rest[0], dict):
             rest[0] = _without_hooks(rest[0])
         elif rest and isinstance(rest[0], tuple) and isinstance(rest[0][0], dict):  # With values of slots.
             rest[0] = (_without_hooks(rest[0][0]), *rest[0][1:])
         return (function, arguments, *rest)
 
-    def __deepcopy__(self, memo):
+    def __deepcopy__(self, memo: dict[int, Any]) -> Reducer:
         """For a class that copies its attributes by itself, its hooks before this one."""
         module = self.module()
         for name in _HOOKS:
@@ -48,12 +56,12 @@ class Reducer:
         return Reducer(memo.get(id(module)))
 
 
-def clean(module):
+def clean(module: nn.Module) -> None:
     """From now on copies of the module have none of our hooks."""
     vars(module).setdefault(_KEY, Reducer(module))
 
 
-def leave(module):
+def leave(module: nn.Module) -> None:
     """Removes what clean() has added, unless another preconditioner has hooks on the module."""
     if isinstance(vars(module).get(_KEY), Reducer) and not _ours(vars(module)):
         del vars(module)[_KEY]

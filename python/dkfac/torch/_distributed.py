@@ -1,5 +1,8 @@
 """Collectives of torch.distributed for the library, over host memory and gloo."""
+from __future__ import annotations
+
 import atexit
+import contextlib
 import ctypes
 import datetime
 import functools
@@ -7,23 +10,26 @@ import os
 import socket
 import traceback
 import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, cast, overload
 
 import torch
 import torch.distributed as dist
 
+from .. import _comm
 from .. import _structs as c
-from .._comm import Comm, from_backend
 from .._library import CommError, Error, InvalidArgument
+from ._layers import Layer
 
 # Groups made here, by weak references: torch.distributed alone holds them, so that their threads end with its
 # destroy_process_group(), also where a communicator remains. Left to the end of the interpreter, a thread of gloo that
 # drops a tensor there ends the process by "terminate called without an active exception".
-_groups = []  # They are destroyed before the interpreter ends.
-_unused = []  # Those of them whose communicators are gone.
+_groups: list[weakref.ref[dist.ProcessGroup]] = []  # They are destroyed before the interpreter ends.
+_unused: list[weakref.ref[dist.ProcessGroup]] = []  # Those of them whose communicators are gone.
 _DTYPES = {c.F64: torch.float64, c.F32: torch.float32}
 
 
-def _view(address, count, dtype):
+def _view(address: int, count: int, dtype: torch.dtype) -> torch.Tensor:
     """A tensor over host memory of the library; valid until the callback returns."""
     if count == 0:
         return torch.empty(0, dtype=dtype)
@@ -31,20 +37,22 @@ def _view(address, count, dtype):
     return torch.frombuffer((ctypes.c_char * size).from_address(address), dtype=dtype)
 
 
-def _without_frames(function):
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def _without_frames(function: _Function) -> _Function:
     """The traceback of an exception that a user keeps would keep the groups that frames of torch have as arguments."""
-    @functools.wraps(function)
-    def call(*arguments):
+    def call(*arguments: Any) -> Any:
         try:
             return function(*arguments)
         except BaseException as error:
             traceback.clear_frames(error.__traceback__)
             raise
-    return call
+    return cast(_Function, functools.wraps(function)(call))
 
 
 @_without_frames
-def _new_group(ranks, timeout):
+def _new_group(ranks: list[int], timeout: datetime.timedelta) -> weakref.ref[dist.ProcessGroup] | None:
     """A weak reference to a new group, None outside of it. Collective over all ranks of torch.distributed. The group
     lives until destroy_process_group(), the end of the process, or the first call of this after its communicator has
     gone: not before, as the garbage collector may run within calls of torch.distributed."""
@@ -58,7 +66,7 @@ def _new_group(ranks, timeout):
     return _groups[-1]
 
 
-def _destroy(groups):
+def _destroy(groups: list[weakref.ref[dist.ProcessGroup]]) -> None:
     """Ends the threads of gloo."""
     while groups:
         reference = groups.pop()
@@ -66,19 +74,16 @@ def _destroy(groups):
             _groups.remove(reference)
         group = reference()
         if group is not None:  # Else it has gone with all groups of torch.distributed.
-            try:
+            with contextlib.suppress(RuntimeError, ValueError):  # The same, but something else holds it.
                 dist.destroy_process_group(group)
-            except (RuntimeError, ValueError):  # The same, but somebody else has it.
-                pass
 
 
-def _collective(method):
-    method = _without_frames(method)
+def _collective(method: _Function) -> _Function:
+    guarded = _without_frames(method)
 
-    @functools.wraps(method)
-    def call(backend, *arguments):
+    def call(backend: GlooBackend, *arguments: Any) -> Any:
         try:
-            return method(backend, *arguments)
+            return guarded(backend, *arguments)
         except CommError:
             raise
         except RuntimeError as error:
@@ -86,24 +91,24 @@ def _collective(method):
             raise CommError(f"[Comm.torch] another rank has failed, has ended, or is {limit} late; ranks with fewer "
                             "batches than others need `with Join([ddp, kfac])` of torch.distributed.algorithms.join. "
                             f"{error}") from error
-    return call
+    return cast(_Function, functools.wraps(method)(call))
 
 
 class GlooBackend:
     """The ranks of one gloo group, whose global ranks are `ranks`. gloo has no sums of 16-bit types and no gathers of
     unequal blocks; the library asks for neither."""
 
-    def __init__(self, group, ranks, timeout):
-        self._group, self.ranks, self.timeout = group, ranks, timeout  # `group`: a weak reference.
+    def __init__(self, group: weakref.ref[dist.ProcessGroup], ranks: list[int], timeout: datetime.timedelta) -> None:
+        self._group, self.ranks, self.timeout = group, ranks, timeout
         self.rank, self.size = ranks.index(dist.get_rank()), len(ranks)
         # new_group() is a collective over all ranks of the job, so a part of them cannot be divided further.
         self.can_split = self.size == dist.get_world_size()
 
-    def close(self):
+    def close(self) -> None:
         _unused.append(self._group)
 
     @property
-    def group(self):
+    def group(self) -> dist.ProcessGroup:
         group = self._group()
         if group is None:
             raise CommError("[Comm.torch] torch.distributed has ended the group of this communicator, by "
@@ -112,52 +117,103 @@ class GlooBackend:
         return group
 
     @_collective
-    def all_reduce(self, address, count, dtype, maximum):
+    def all_reduce(self, address: int, count: int, dtype: int, maximum: int) -> None:
         if count > 0:
             op = dist.ReduceOp.MAX if maximum else dist.ReduceOp.SUM
             dist.all_reduce(_view(address, count, _DTYPES[dtype]), op=op, group=self.group)
 
     @_collective
-    def all_gather(self, source, target, size):
+    def all_gather(self, source: int, target: int, size: int) -> None:
         if size > 0:
-            blocks = _view(target, size * self.size, torch.uint8).split(size)
+            parts = _view(target, size * self.size, torch.uint8).split(size)
             # torch numbers the members of a group by their global rank.
-            blocks = [blocks[self.ranks.index(rank)] for rank in sorted(self.ranks)]
+            blocks = [parts[self.ranks.index(rank)] for rank in sorted(self.ranks)]
             dist.all_gather(blocks, _view(source, size, torch.uint8), group=self.group)
 
     @_collective
-    def broadcast(self, address, size, root):
+    def broadcast(self, address: int, size: int, root: int) -> None:
         if size > 0:
             dist.broadcast(_view(address, size, torch.uint8), src=self.ranks[root], group=self.group)
 
     @_collective
-    def barrier(self):
+    def barrier(self) -> None:
         dist.all_reduce(torch.zeros(1), group=self.group)
 
     @_collective
-    def split(self, color, key):
+    def split(self, color: int, key: int) -> GlooBackend | None:
         mine = torch.tensor([color, key], dtype=torch.int64)
-        pairs = [torch.zeros_like(mine) for _ in self.ranks]
-        dist.all_gather(pairs, mine, group=self.group)
-        pairs = [tuple(p.tolist()) for p in pairs]  # Only the whole job is split, in the order of its ranks.
+        gathered = [torch.zeros_like(mine) for _ in self.ranks]
+        dist.all_gather(gathered, mine, group=self.group)
+        pairs = [tuple(p.tolist()) for p in gathered]  # Only the whole job is split, in the order of its ranks.
         part = None
         for each in sorted({p[0] for p in pairs if p[0] >= 0}):
             members = [r for r in range(self.size) if pairs[r][0] == each]
             members.sort(key=lambda r: (pairs[r][1], r))
             ranks = [self.ranks[r] for r in members]
             group = _new_group(sorted(ranks), self.timeout)
-            if each == color:
+            if each == color and group is not None:
                 part = GlooBackend(group, ranks, self.timeout)
         return part
 
 
-def _require():
+def _require() -> None:
     if not (dist.is_available() and dist.is_initialized()):
         raise InvalidArgument("[Comm.torch] torch.distributed is not initialized; call "
                               "torch.distributed.init_process_group() first")
 
 
-def make(group=None, timeout=120.0):
+class Comm(_comm.Comm):
+    """A fixed group of ranks. Objects made from it keep it alive.
+
+    Make one with Comm.single(), Comm.tcp(...), Comm.world(...), Comm.torch(...) or Comm.torch_tcp(...); all but the
+    first are collective.
+    """
+
+    _group: Callable[[], dist.ProcessGroup | None] = staticmethod(lambda: None)
+
+    @overload
+    @classmethod
+    def torch(cls, group: None = None, timeout: float = 120.0) -> Comm: ...
+
+    @overload
+    @classmethod
+    def torch(cls, group: dist.ProcessGroup | None, timeout: float = 120.0) -> Comm | None: ...
+
+    @classmethod
+    def torch(cls, group: dist.ProcessGroup | None = None, timeout: float = 120.0) -> Comm | None:
+        """The ranks of torch.distributed, by its own collectives on host memory.
+
+        It makes a gloo group of its own, so that the calls never interleave with those of DistributedDataParallel.
+        Every rank of torch.distributed calls this, also those outside of `group`, for which it returns None.
+        CommError where one that torch waits for has not within `timeout` seconds. `group`: the ranks to use; default
+        all."""
+        backend = _backend(group, timeout)
+        if backend is None:
+            return None
+        comm = cls.from_backend(backend, timeout)
+        if group is not None:
+            comm._group = weakref.ref(group)
+        return comm
+
+    @classmethod
+    def torch_tcp(cls, timeout: float = 120.0) -> Comm:
+        """The ranks of torch.distributed, over the library's own TCP connections; collective. Ranks on several hosts
+        need MASTER_ADDR, the host of rank 0; without it 127.0.0.1."""
+        host, port = _address()
+        return cls.tcp(dist.get_rank(), dist.get_world_size(), host, port, timeout)
+
+    def on_device(self, device: c.Device) -> Comm:
+        found = super().on_device(device)
+        found._group = self._group
+        return found
+
+    def process_group(self) -> dist.ProcessGroup | None:
+        """That of torch.distributed with these ranks; None where it is not known."""
+        return self._group()
+
+
+def _backend(group: dist.ProcessGroup | None, timeout: float) -> GlooBackend | None:
+    """Collective over all ranks of torch.distributed; None outside of the group."""
     _require()
     limit = datetime.timedelta(seconds=timeout)
     mine, everyone = dist.get_rank(), list(range(dist.get_world_size()))
@@ -167,27 +223,25 @@ def make(group=None, timeout=120.0):
             _new_group([r for r in everyone if r != mine], limit)
             return None
         own = _new_group(ranks, limit)
+        assert own is not None
     except RuntimeError as error:
         raise CommError(f"[Comm.torch] not all {len(everyone)} ranks of torch.distributed have called Comm.torch() "
                         f"within {timeout:g} s; those outside of `group` call it too") from error
-    comm = from_backend(GlooBackend(own, ranks, limit), timeout)
-    if group is not None:
-        comm.group_of_caller = weakref.ref(group)
-    return comm
+    return GlooBackend(own, ranks, limit)
 
 
-def _in_group(group, rank):
+def _in_group(group: dist.ProcessGroup, rank: int) -> bool:
     try:
         convert = getattr(dist, "get_group_rank", None) or dist.distributed_c10d.get_group_rank
-        return convert(group, rank) >= 0
+        return bool(convert(group, rank) >= 0)
     except (RuntimeError, ValueError):
         return False
 
 
-def make_tcp(timeout=120.0):
+def _address() -> tuple[str, int]:
     """Rank 0 chooses a free port, which torch.distributed passes on."""
     _require()
-    address = [None]
+    address: list[Any] = [None]
     if dist.get_rank() == 0:
         with socket.socket() as probe:
             probe.bind(("", 0))
@@ -195,10 +249,10 @@ def make_tcp(timeout=120.0):
         address = [(os.environ.get("MASTER_ADDR", "127.0.0.1"), port)]
     dist.broadcast_object_list(address, src=0)
     host, port = address[0]
-    return Comm.tcp(dist.get_rank(), dist.get_world_size(), host, port, timeout)
+    return host, port
 
 
-def _meeting_place(comm, device):
+def _meeting_place(comm: _comm.Comm, device: torch.device) -> torch.device | None:
     """Where tensors of all ranks of `comm` meet in the default group of torch.distributed, whose calls no other thread
     makes within a step; None where it has other ranks, or no memory of this device."""
     if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() == comm.size):
@@ -209,7 +263,7 @@ def _meeting_place(comm, device):
     return device if backend == "nccl" and device.type == "cuda" else None
 
 
-def summed(comm, values, device):
+def summed(comm: _comm.Comm, values: torch.Tensor, device: torch.device) -> torch.Tensor | None:
     """Sums over the ranks of a tensor on the host, or None where torch.distributed cannot compute them; collective."""
     if comm.size == 1:
         return values
@@ -221,14 +275,14 @@ def summed(comm, values, device):
     return values.cpu()
 
 
-def same_gradients(comm, layers, device):
+def same_gradients(comm: _comm.Comm, layers: Sequence[Layer], device: torch.device) -> bool:
     """Raises on all ranks where gradients differ between them: without DistributedDataParallel each layer would get
     the local gradient of one rank. Compares a few elements of the first and the last layers; returns whether that told
     anything. Collective; a `comm` of other ranks than torch.distributed is not checked."""
     place = None if comm.size == 1 else _meeting_place(comm, device)
     if place is None:
         return True
-    chosen = layers[:2] + layers[2:][-2:]
+    chosen = [*layers[:2], *layers[2:][-2:]]
     values = torch.cat([torch.zeros(1, dtype=torch.float64), *map(_some_elements, chosen)])
     strange = not bool(torch.isfinite(values).all())  # The step itself is to find that.
     values = torch.zeros_like(values) if strange else values
@@ -242,12 +296,29 @@ def same_gradients(comm, layers, device):
     if spread > 1e-3 * size:
         raise Error(f"[dkfac] gradients differ between the {comm.size} ranks, e.g. of layer '{chosen[0].name}' or "
                     f"'{chosen[-1].name}', by up to {spread / size:.1g} of the largest; average them over the ranks "
-                    "before the step, as DistributedDataParallel does; or pass comm=dkfac.Comm.self() where each rank "
-                    "trains a model of its own")
+                    "before the step, as DistributedDataParallel does; or pass comm=dkfac.Comm.single() where each "
+                    "rank trains a model of its own")
     return True
 
 
-def _some_elements(layer, count=16):
+class GradientComparison:
+    """Compares gradients of the ranks in the first steps, until they have told something."""
+
+    STEPS = 8
+
+    def __init__(self, comm: _comm.Comm, device: torch.device) -> None:
+        self._comm, self._device = comm, device
+        self.restart()
+
+    def restart(self) -> None:
+        self._left = self.STEPS if self._comm.size > 1 else 0
+
+    def check(self, layers: Sequence[Layer]) -> None:
+        if self._left > 0:
+            self._left = 0 if same_gradients(self._comm, layers, self._device) else self._left - 1
+
+
+def _some_elements(layer: Layer, count: int = 16) -> torch.Tensor:
     """As many elements of the gradient of a layer, on the host; what it does not have is zero."""
     found, grad = torch.zeros(count, dtype=torch.float64), layer.weight_grad()
     if grad is not None and grad.layout is torch.strided:
@@ -257,8 +328,8 @@ def _some_elements(layer, count=16):
     return found
 
 
-def default_comm():
+def default_comm() -> _comm.Comm:
     """torch.distributed where it is initialized with several ranks, else one rank."""
     if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
-        return make()
-    return Comm.self()
+        return Comm.torch()
+    return Comm.single()

@@ -1,38 +1,54 @@
 """Gradients of parameters as arguments of a step: in place where they are f32 or f64 without gaps, else copies."""
+from __future__ import annotations
+
 import ctypes
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple, Union
 
 import torch
 
 from .. import _structs as c
+from .._preconditioner import Preconditioner
+from ._layers import Layer
 from ._tensors import DTYPES, point
 
+Rates = Union[float, Mapping[int, float], None]
 WIDE = (torch.float64, torch.float32)
 
 
-def _values(grad):
+def _values(grad: torch.Tensor) -> torch.Tensor:
     values = grad._values() if grad.layout is torch.sparse_coo else grad
     return torch.view_as_real(values) if values.is_complex() else values
 
 
-def any_nonzero(grads):
+def any_nonzero(grads: Iterable[torch.Tensor | None]) -> bool:
     """Whether an element is not 0, e.g. NaN; None counts as zeros. Waits for the device."""
     with torch.no_grad():
         found = [_values(grad).any() for grad in grads if grad is not None]
         return bool(found and torch.stack(found).any())
 
 
+class _Part(NamedTuple):
+    """A weight or a bias."""
+
+    struct: c.Tensor
+    find: Callable[[], torch.Tensor | None]  # Its gradient.
+    parameter: torch.Tensor
+    elements: int
+
+
 class Gradients:
     """Gradients of the layers with curvature: an array whose pointers are set in every step. `others`: a function of
     the ids of their parameters; it returns the others whose gradients a step has to check."""
 
-    def __init__(self, layers, others):
+    def __init__(self, layers: Sequence[Layer], others: Callable[[set[int]], list[torch.nn.Parameter]]) -> None:
         self.others = others
         self.known = {id(p) for layer in layers for p in layer.parameters()}
-        self.unseen = []   # Gradients to which no pointer leads.
+        self.unseen: list[torch.Tensor] = []  # Gradients to which no pointer leads.
         self.array = (c.LayerGrad * len(layers))()
-        self.kept = []     # What the array points to.
-        self.copies = []   # (gradient, copy) to be written back.
-        self.entries = []  # (layer, [(struct, function that returns the gradient, parameter, elements), ...])
+        self.kept: list[torch.Tensor] = []  # What the array points to.
+        self.copies: list[tuple[torch.Tensor, torch.Tensor]] = []  # (gradient, copy) to be written back.
+        self.entries: list[tuple[Layer, list[_Part]]] = []
         self.rates = [(1.0, 1.0)] * len(layers)  # Of weight and bias, as multiples of the rate of a step.
         for entry, layer in zip(self.array, layers):
             entry.layer = layer.id
@@ -42,19 +58,22 @@ class Gradients:
             self.entries.append((layer, parts))
 
     @staticmethod
-    def _part(struct, find, layer, parameter):
-        count, rows = parameter.numel(), getattr(layer, "rows", None)
+    def _part(struct: c.Tensor, find: Callable[[], torch.Tensor | None], layer: Layer,
+              parameter: torch.Tensor) -> _Part:
+        count, rows = parameter.numel(), layer.rows
         if rows is not None:
             count = count // parameter.shape[0] * (rows[1] - rows[0])
         size = ctypes.c_int64 * 1
         struct.shape, struct.strides, struct.ndim = size(count), size(1), 1  # Elements in the order of the weight.
-        return struct, find, parameter, count
+        return _Part(struct, find, parameter, count)
 
-    def pass_rates(self, preconditioner, lr):
+    def pass_rates(self, preconditioner: Preconditioner, lr: Rates) -> float | None:
         """Passes the rates of the layers on, for the KL clip, and returns that of the step: the highest of them.
         `lr`: {id of a parameter: its rate}, where others have the rate 0, or the one rate of all."""
-        rates, highest = [(1.0, 1.0)] * len(self.entries), lr
-        if isinstance(lr, dict):
+        rates, highest = [(1.0, 1.0)] * len(self.entries), None
+        if not isinstance(lr, Mapping):
+            highest = lr
+        else:
             pairs = [[lr.get(id(p), 0.0) for p in (layer.weight, layer.bias)] for layer, _ in self.entries]
             highest = max((rate for pair in pairs for rate in pair), default=0.0)
             highest = max(highest, 1e-30)  # Where all are 0, e.g. in a warm-up, nothing is clipped.
@@ -65,7 +84,7 @@ class Gradients:
         self.rates = rates
         return highest
 
-    def collect(self, everywhere):
+    def collect(self, everywhere: bool) -> None:
         """Sets the pointers. `everywhere`: also gradients of layers that have no curvature yet."""
         self.release()
         self.unseen = [p.grad for p in self.others(self.known) if p.grad is not None]
@@ -89,7 +108,7 @@ class Gradients:
                 struct.dtype = DTYPES[grad.dtype]
                 point(struct, grad)
 
-    def others_finite(self):
+    def others_finite(self) -> bool:
         """Whether the gradients to which no pointer leads are finite."""
         if not self.unseen:
             return True
@@ -98,12 +117,12 @@ class Gradients:
             zeros = [_values(g).mul(0).sum(dtype=torch.float32) for g in self.unseen]
             return bool(torch.isfinite(torch.stack([z.to(zeros[0].device) for z in zeros])).all())
 
-    def write_back(self):
+    def write_back(self) -> None:
         with torch.no_grad():
             for grad, copy in self.copies:
                 grad.copy_(copy)
 
-    def release(self):
+    def release(self) -> None:
         self.kept.clear()
         self.copies.clear()
         self.unseen.clear()

@@ -1,8 +1,15 @@
 """Uses of parameters in a graph of autograd, beside those that were recorded."""
+from __future__ import annotations
+
 import math
 import re
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 
+import torch
 from torch import nn
+
+Node = Any  # Of a graph of autograd; its classes are made at run time, with attributes of their own.
 
 # Operations that add a penalty to a loss; the penalty is one number, made of parameters alone.
 _SUMS = {"Add", "Sub", "Rsub", "Stack", "Cat"}
@@ -15,17 +22,18 @@ _ELEMENTWISE = _SUMS | {"Mul", "Div", "Pow", "Sqrt", "Neg", "Exp", "Log", "Abs",
                         "Mean", "View", "Squeeze", "Unsqueeze", "LogSigmoidForward", "Softplus"}
 
 
-def mark(out, x, owner):
+def mark(out: torch.Tensor, x: torch.Tensor, owner: int) -> None:
     """Notes a recorded use on the node that made `out`; its input `x` goes on where search() meets it."""
-    if out.grad_fn is not None:
-        out.grad_fn.metadata["dkfac", owner] = [x.grad_fn]
+    node: Node = out.grad_fn
+    if node is not None:
+        node.metadata["dkfac", owner] = [x.grad_fn]
 
 
-def _name(node):
+def _name(node: Node) -> str:
     return re.sub(r"Backward\d*$", "", type(node).__name__)
 
 
-def _is_number(node, below, numbers):
+def _is_number(node: Node, below: Collection[Node], numbers: set[Node]) -> bool:
     """Whether the result of a node is one number; `below`: its children, `numbers`: those of them that are."""
     shapes = getattr(node, "_input_metadata", None)
     if shapes is not None:
@@ -37,9 +45,11 @@ def _is_number(node, below, numbers):
     return kind in _REDUCTIONS or (_name(node) in _ELEMENTWISE and bool(below) and numbers.issuperset(below))
 
 
-def _ordered(roots, owner):
+def _ordered(roots: Iterable[Node], owner: int) -> dict[Node, tuple[bool, list[Node]]]:
     """{node: (whether it is a recorded use, its children)} of the graph below the roots, children first."""
-    found, order, stack = {}, {}, [(root, False) for root in roots]
+    found: dict[Node, tuple[bool, list[Node]]] = {}
+    order: dict[Node, tuple[bool, list[Node]]] = {}
+    stack = [(root, False) for root in roots]
     while stack:
         node, done = stack.pop()
         if done:
@@ -53,14 +63,18 @@ def _ordered(roots, owner):
     return order
 
 
-def search(roots, owner, parameters):
+def search(roots: Iterable[Node], owner: int,
+           parameters: Mapping[int, object]) -> tuple[dict[int, str], set[int], bool]:
     """Returns ({id: operation}, ids, met): which of the parameters, given by their ids, are used in the graph by an
     operation beside those that were marked for `owner`; which have a penalty, that is a number made of parameters
     alone, which is added to the rest of the loss; and whether a marked use was met."""
     graph = _ordered(roots, owner)
-    data, numbers = set(), set()  # Nodes that depend on more than parameters; of the others, those with one number.
-    under = {}                    # The wanted parameters below nodes that depend on parameters alone.
-    uses, penalties, met = {}, set(), False
+    data: set[Node] = set()     # Nodes that depend on more than parameters;
+    numbers: set[Node] = set()  # of the others, those with one number.
+    under: dict[Node, set[int]] = {}  # The wanted parameters below nodes that depend on parameters alone.
+    uses: dict[int, str] = {}
+    penalties: set[int] = set()
+    met = False
     for node, (recorded, below) in graph.items():
         met = met or recorded
         if type(node).__name__ == "AccumulateGrad":
@@ -69,7 +83,7 @@ def search(roots, owner, parameters):
                 data.add(node)
             continue
         if not recorded and data.isdisjoint(below):
-            under[node] = set().union(*(under[child] for child in below))
+            under[node] = set[int]().union(*(under[child] for child in below))
             if under[node] and _is_number(node, below, numbers):
                 numbers.add(node)
             continue

@@ -1,7 +1,13 @@
 """Sentences of errors with the remedy for the program at hand."""
+from __future__ import annotations
+
+from torch import nn
+
+from ._layers import Layer
+from ._passes import Use
 
 
-def twice(use):
+def twice(use: Use) -> str:
     """A second gradient of the output of one use of a layer."""
     name = use.layer.name
     if use.duplicate:
@@ -18,14 +24,14 @@ def twice(use):
             "run its backward() inside of `with kfac.paused():`")
 
 
-def too_many_passes(layer, limit):
+def too_many_passes(layer: Layer, limit: int) -> str:
     return (f"[dkfac] layer '{layer.name}' was recorded by more than accumulation_steps = {limit} forward passes "
             "before the step. accumulation_steps counts calls of the model, also where their losses are added and "
             "backward() is called once, e.g. for the real and the generated samples of a GAN or the inputs of a "
             "siamese network: set it to the number of calls in a step, or join the inputs and call the model once")
 
 
-def superseded(layer, limit):
+def superseded(layer: Layer, limit: int) -> str:
     return (f"[dkfac] layer '{layer.name}': a further backward pass adds to gradients of which accumulation_steps = "
             f"{limit} passes are recorded and had no step. If it is for the same step, set accumulation_steps to the "
             "number of backward passes of a step; if those passes are given up, call zero_grad() or reset_batch() "
@@ -33,7 +39,7 @@ def superseded(layer, limit):
             "or a gradient penalty, run it in `with kfac.paused():`")
 
 
-def call_advice(model, called):
+def call_advice(model: nn.Module, called: bool) -> str:
     """What to call, or which module to attach to, where the attached one was not called; `called`: it was before."""
     if called:
         return "call it and backward() before each step, or detach()"
@@ -46,7 +52,7 @@ def call_advice(model, called):
     return f"call that module, or attach to the one that is called{part}, or detach()"
 
 
-def sharded(model):
+def sharded(model: nn.Module) -> str | None:
     """Why a model has no whole weights on a rank; None if it has."""
     kinds = {kind.__name__ for module in model.modules() for kind in type(module).__mro__}
     if kinds & {"FullyShardedDataParallel", "FSDPModule"}:

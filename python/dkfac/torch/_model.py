@@ -1,390 +1,289 @@
-"""K-FAC of a torch model: records what the model computes and preconditions its gradients."""
+"""K-FAC of a torch model, as its user has it: options, steps, reports and the state."""
+from __future__ import annotations
+
 import contextlib
 import functools
-import os
-import warnings
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, NoReturn
 
 import torch
+from torch import nn
 
 from .. import _structs as c
-from .._library import DataError, Error, InvalidArgument, NumericError, integer
-from .._preconditioner import Preconditioner, curvature_options
-from . import _capture, _checks, _compiled, _copies, _messages, _state
-from ._distributed import default_comm, same_gradients
-from ._gradients import WIDE, Gradients
+from .._comm import Comm
+from .._library import Error, InvalidArgument, NumericError, integer
+from .._preconditioner import Preconditioner, StepReport, curvature_options
+from . import _checks, _copies, _savers, _state
+from ._distributed import default_comm
+from ._find import find_layers
+from ._gradients import Rates, any_nonzero
 from ._join import Joins
-from ._layers import Layer, LinearLayer, find_layers
-from ._progress import Progress
-from ._records import Records
-from ._reports import Reports
-from ._tensors import device_struct
-from ._trained import Trained
+from ._layers import Layer
+from ._progress import LeftGradients, gradients_of, lacking
+from ._recorder import Recorder
+from ._registered import Registered
+from ._settings import Settings, Unset, UnsetFloat, UnsetInt
+from ._setup import BatchDim, GradScaler, Scaling, Setup
+from ._tensors import device_struct, read
+from ._trained import ModelLayers, Owned
 
 ALL_KINDS = (c.LINEAR, c.CONV2D, c.NORM, c.EMBEDDING)
 
 
-class ModelPreconditioner(Trained, Progress, Records, Reports, Joins, _state.Stateful):
+class ModelPreconditioner(Joins):
     """Preconditions the gradients of a model in place; dkfac.torch.attach() describes the arguments. `owned`: returns
     {id: parameter} of those that the optimizer has; a layer that lacks one of them is left alone. Default: all."""
 
-    def __init__(self, model, *, comm=None, accumulation_steps=1, loss_reduction="mean", grad_scaler=None,
-                 skip_layers=(), batch_dim=0, kinds=ALL_KINDS, scaling=None, owned=None, graphs=True, **options):
+    optimizer: Any = None  # Whose step() calls this preconditioner.
+
+    def __init__(self, model: nn.Module, *, comm: Comm | None = None, accumulation_steps: int = 1,
+                 loss_reduction: str = "mean", grad_scaler: GradScaler | None = None,
+                 skip_layers: _checks.SkipLayers = (), batch_dim: BatchDim = 0, kinds: Collection[int] = ALL_KINDS,
+                 scaling: Scaling | None = None, owned: Owned | None = None, graphs: bool = True,
+                 damping: float = UnsetFloat(1e-3), statistics_interval: int = UnsetInt(1),
+                 inverse_interval: int = UnsetInt(1), dtype: torch.dtype | int | None = None,
+                 settings: Settings | None = None, **options: Any) -> None:
         _checks.refuse_model(model)
         _checks.refuse_options(comm, loss_reduction, grad_scaler, batch_dim, options)
         accumulation_steps = integer("attach", "accumulation_steps", accumulation_steps, least=1)
         patterns = _checks.patterns(skip_layers, model)
-        self.model = model
-        self.device = _checks.device_of(model)
-        self.comm = comm if comm is not None else default_comm()
-        if self.device.type == "cuda":
-            self.comm = self.comm.on_device(device_struct(self.device))
-        self.accumulation_steps = accumulation_steps
-        self.loss_reduction = loss_reduction
-        self.grad_scaler = grad_scaler
-        self.batch_dim = batch_dim
-        # (layer, positions) -> (a, g): A is divided by a, output gradients by g in place of 1/samples.
-        self.scaling = scaling
-        self._explicit = _state.take_settings(options)
-        wide = any(p.dtype == torch.float64 for p in model.parameters())
-        dtype = options.pop("dtype", None)
-        if dtype is None:
-            dtype = torch.float64 if wide else torch.float32
+        device = _checks.device_of(model)
+        comm = comm if comm is not None else default_comm()
+        if device.type == "cuda":
+            comm = comm.on_device(device_struct(device))
+        setup = Setup(model, comm, device, accumulation_steps, loss_reduction, grad_scaler, batch_dim, scaling)
         for wire in ("operand", "statistics_wire"):
             if wire in options:
                 options[wire] = _checks.number_of(options[wire], wire)
-        self.options = curvature_options(dtype=_checks.number_of(dtype), loss_reduction="sum",
-                                         micro_batches=accumulation_steps, **options)
-        self._ordered = options.get("sharing") == "reduce" or options.get("inverse_method") == "ekfac"
+        if dtype is None:
+            wide = any(p.dtype == torch.float64 for p in model.parameters())
+            dtype = torch.float64 if wide else torch.float32
+        given = {"damping": damping, "statistics_interval": statistics_interval, "inverse_interval": inverse_interval}
+        self.options = curvature_options(
+            **given, dtype=_checks.number_of(dtype), loss_reduction="sum", micro_batches=accumulation_steps, **options)
+        if settings is None:
+            settings = Settings({name: getattr(self.options, name) for name in given},
+                                [name for name, value in given.items() if not isinstance(value, Unset)])
+        make = functools.partial(Preconditioner, comm, self.options, device_struct(device), graphs)
+        make()  # Checks the options before any pass.
 
-        def skip(name, module):
+        def skip(name: str, module: nn.Module) -> bool:
             return any(p.search(t) for p in patterns for t in _checks.texts_of(name, module))
-        self._find = functools.partial(find_layers, model, skip, kinds, "reduce" if self._ordered else "expand")
-        self._owned = owned
-        self.settings = {name: getattr(self.options, name) for name in _state.SETTINGS}
-        self._arguments, self._applied = dict(self.settings), dict(self.settings)
-        self.last_report = None
+        ordered = options.get("sharing") == "reduce" or options.get("inverse_method") == "ekfac"
+        layers = ModelLayers(model, functools.partial(find_layers, model, skip, kinds, ordered), owned, batch_dim == 1)
+        self._recorder = Recorder(setup, settings, layers, make)
+        self._left = LeftGradients()
         self.steps = 0
-        self._compare_until = 8 if self.comm.size > 1 else 0  # Steps in which ranks compare their gradients.
-        self._process = os.getpid()
-        self._ranks = self.comm.size  # That have data.
-        self._deferred = []    # (use, gradient) of a pass within Join.
-        self._make = functools.partial(Preconditioner, self.comm, self.options, device_struct(self.device), graphs)
-        self._make()  # Checks the options before any pass.
-        self._preconditioner = None
-        self._pending = None   # A loaded state, until the first pass.
-        self._inside = False   # The forward pass of the model is running.
-        self._pass_count = 0   # Forward passes in training mode.
-        self._pass = None      # The last one of this step, or the one whose backward pass runs.
-        self._superseding = None  # Number of the first one that began when those of a step were recorded.
-        self._begun = False      # A backward pass through the results of a pass began since the last step.
-        self._passed_by = False  # A pass that was paused came since then.
-        self._left = {}          # What the last step has left: _keep_gradients().
-        self._paused = 0
-        self._uncaught = {}    # id of a weight -> (layer, hook that notes its gradients), until a use of it is caught.
-        self._missed = {}      # id of a weight that got a gradient without a use that was caught -> the pass.
-        self._watch()
-        self._hooks = [_capture.before_forward(model, _capture.Hook(self, "_enter")),
-                       model.register_forward_hook(_capture.Hook(self, "_leave"))]
+        self.last_report: StepReport | None = None
         _copies.clean(model)
 
-    # --- forward and backward -----------------------------------------------------------------------------------------
+    # --- what it has --------------------------------------------------------------------------------------------------
 
-    def _enter(self, model, args, kwargs=None):
-        self._passed_by = self._passed_by or self._paused > 0
-        if self._paused or not (torch.is_grad_enabled() and model.training):
-            return
-        _compiled.refuse()
-        if _compiled.makes_graph():
-            return
-        _checks.refuse_pass(model)
-        self._enter_joined(model)
-        _checks.refuse_place(self.device, self._process, self._watched)
-        self._follow()
-        self._apply_settings()
-        self._pass_count += 1
-        self._pass = _capture.Pass(self._pass_count, self._samples(args, kwargs or {}), self._current_scale())
-        self._inside = True
-        if not self._leftover():
-            self._superseding = None
-        elif self._superseding is None:
-            self._superseding = self._pass_count
-        due = self._due()
-        self._consistency.begin(due, self._pass.loss_scale)
-        if due:
-            _capture.activate(self, self._by_weight)
+    @property
+    def model(self) -> nn.Module:
+        return self._recorder.setup.model
 
-    def _leave(self, model, args, out):
-        if self._inside:
-            one, results = self._pass, _capture.results(out)
-            self._unrecorded(self._consistency.search(results, whole=False))
-            for tensor in results:
-                tensor.register_hook(lambda grad: self._return_to(one))
-        self._inside = False
+    @property
+    def comm(self) -> Comm:
+        return self._recorder.setup.comm
 
-    def _return_to(self, one):
-        """The backward pass of a forward pass begins. A checkpoint within runs its part again, as a part of it."""
-        self._begun = True
-        if self._pass is not None:
-            self._pass = one
-            one.backward = True
+    @property
+    def device(self) -> torch.device:
+        return self._recorder.setup.device
 
-    def _due(self):
-        return self._preconditioner is None or self._preconditioner.wants_statistics()
+    @property
+    def layers(self) -> list[Layer]:
+        return self._recorder.layers.all
 
-    def _current_scale(self):
-        scaler = self.grad_scaler
-        if scaler is None:
-            return 1.0
-        return float(scaler.get_scale() if hasattr(scaler, "get_scale") else scaler())
+    def curved(self) -> list[Layer]:
+        """The layers whose gradients are preconditioned."""
+        return self._recorder.layers.curved()
 
-    def _samples(self, args, kwargs):
-        if callable(self.batch_dim):
-            return integer("dkfac", "the number from batch_dim", self.batch_dim(*args, **kwargs), least=0)
-        for value in (*args, *kwargs.values()):
-            if isinstance(value, torch.Tensor) and value.dim() > self.batch_dim:
-                return value.shape[self.batch_dim]
-        raise InvalidArgument("[dkfac] no argument of the model is a tensor with dimension batch_dim = "
-                              f"{self.batch_dim}; pass batch_dim=a callable that returns the number of samples")
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The damping and the two intervals, which may be changed between two steps."""
+        return self._recorder.settings.values
 
-    def used(self, function, layer, x, weight, out, moments=None):
-        """A function of torch has used the weight of a layer, and computed these moments of its input."""
-        if (self._paused or layer.reason is not None or layer.left is not None or not layer.module.training
-                or not out.requires_grad or self._pass is None):
-            return
-        _compiled.refuse(f"layer '{layer.name}'")
-        if moments is not None and moments[0].numel() == 0 and x.numel() > 0:
-            return self._give_up(layer, "it normalises by running averages")
-        if function != layer.function:
-            return self._give_up(layer, f"its weight is also used by {function}()")
-        part = layer
-        if weight is not layer.weight:
-            part = self._part(layer, weight)
-            if part is None:
-                return
-        elif self._pass.uses.get((layer, "parts")):
-            return self._give_up(layer, "its weight is used as a whole and in parts")
-        count = self._pass.uses.get(part, 0) + 1
-        duplicate = count > 1 and not self._inside and self._pass.backward
-        if not duplicate:
-            self._pass.uses[part] = count
-            if count > 1:
-                return self._give_up(layer, "it is used several times in one forward pass")
-        if self._preconditioner is None:
-            part.learn(x, out)
-        if part.kind == c.NORM and (moments is None or moments[0].dtype not in WIDE):
-            moments = part.moments(x)
-        self._consistency.mark(out, x)
-        use = _capture.Use(part, x, moments, self._pass, duplicate)
-        index = out.output_nr  # Hooks of the node run after those of `out`, by which users may change the gradient.
-        out.grad_fn.register_prehook(lambda grads: self._arrived(use, grads[index]))
+    @settings.setter
+    def settings(self, values: dict[str, Any]) -> None:
+        self._recorder.settings.values = values
 
-    def _part(self, layer, weight):
-        """The layer of some rows of a weight: attention with different queries and keys uses them on their own."""
-        base, width = layer.weight, layer.weight.shape[-1]
-        first = weight.storage_offset() - base.storage_offset()
-        if (not isinstance(layer, LinearLayer) or weight.dim() != 2 or weight.shape[1] != width
-                or not weight.is_contiguous() or first % width != 0):
-            return self._give_up(layer, "a view of its weight is used")
-        rows = (first // width, first // width + weight.shape[0])
-        parts = self._pass.uses.setdefault((layer, "parts"), {})
-        if layer.rows is None and layer in self._pass.uses:
-            return self._give_up(layer, "its weight is used as a whole and in parts")
-        known = getattr(layer, "parts", None)
-        if known is None:
-            if self._preconditioner is not None:
-                return self._give_up(layer, "rows of its weight are used on their own, which they were not in the "
-                                            "first pass")
-            known = layer.parts = {}
-        if rows not in known:
-            if self._preconditioner is not None:
-                return self._give_up(layer, f"its rows {rows} are used on their own for the first time")
-            part = LinearLayer(f"{layer.name}[{rows[0]}:{rows[1]}]", layer.module, layer.weight, layer.bias, rows,
-                               layer.ordered)
-            part.second = layer.second
-            known[rows] = part
-        parts[rows] = known[rows]
-        return known[rows]
+    @property
+    def _library(self) -> Preconditioner | None:
+        registered = self._recorder.registered
+        return registered.library if registered is not None else None
 
-    def _give_up(self, layer, reason):
-        if self._preconditioner is not None:
-            raise Error(f"[dkfac] layer '{layer.name}': {reason}, unlike in the first pass; name it in skip_layers")
-        layer.reason = reason
-        for part in getattr(layer, "parts", {}).values():
-            part.reason = reason
-
-    def _arrived(self, use, grad):
-        """The gradient of the output of a layer is final."""
-        layer = use.layer
-        # A function may return None for its input; without hooks, this is detached.
-        if grad is None or self._paused or not self._hooks:
-            return
-        if layer.reason is not None or layer.left is not None:
-            return self._consistency.arrived(use, grad)
-        if use.duplicate and not use.arrived and self._consistency.note(layer, "it is used several times in one pass"):
-            return
-        if use.arrived or use.duplicate:
-            raise Error(_messages.twice(use))
-        use.arrived = "with a graph" if torch.is_grad_enabled() else "alone"
-        if self._uncaught:
-            _, note = self._uncaught.pop(id(layer.weight), (None, None))
-            if note is not None:
-                note.remove()
-        if use.x._version != use.version:
-            raise Error(f"[dkfac] the input of layer '{layer.name}' was changed in place before its backward pass; "
-                        "change a copy of it")
-        grad = grad.detach() if grad.requires_grad else grad
-        self._consistency.arrived(use, grad)
-        if self._joining():
-            self._deferred.append((use, grad))
-            return
-        if self._preconditioner is None:
-            self._build()
-        self._record(layer, use, grad)
-        use.x = use.moments = None
-
-    def _note_weights(self):
-        """Notes gradients of weights of which no use was caught yet."""
-        for layer in self._watched:
-            note = functools.partial(_capture.Hook(self, "_noted"), id(layer.weight))
-            self._uncaught[id(layer.weight)] = layer, layer.weight.register_hook(note)
-
-    def _forget_notes(self):
-        for _, hook in self._uncaught.values():
-            hook.remove()
-        self._uncaught = {}
-
-    def _noted(self, key, grad):
-        """A weight of which no use was caught gets a gradient from a pass of this rank."""
-        if (grad is not None and self._pass is not None and not self._paused and key in self._uncaught
-                and self._uncaught[key][0].module.training):
-            self._missed[key] = self._pass.number
-
-    # --- layers -------------------------------------------------------------------------------------------------------
-
-    def _build(self):
-        """Registers the layers as the first pass has used them; collective over the ranks."""
-        layers = []
-        for layer in self.layers:
-            parts = getattr(layer, "parts", None)
-            if parts is not None and layer.reason is None:
-                spans = sorted(parts)
-                ends = [0] + [rows[1] for rows in spans]
-                if [rows[0] for rows in spans] != ends[:-1] or ends[-1] != layer.weight.shape[0]:
-                    layer.reason = "only a part of its weight is used"
-                else:
-                    layers += [parts[rows] for rows in spans]
-                    continue
-            if layer.reason is None and not layer.module.training:
-                layer.reason = "it is in eval mode while the model trains"
-            layers.append(layer)
-        self.layers = layers
-        self._register()
-        if self._pending is not None:
-            try:
-                self._compare(self._pending)
-            except DataError:
-                self._preconditioner = None  # The next pass finds the same.
-                raise
-        self._apply_settings(force=True)
-        self._load_pending()
-
-    def _register(self):
-        """Makes the preconditioner of the layers; collective over the ranks."""
-        pre = self._make()
-        for layer in self.layers:
-            spec = layer.make_spec() if layer.reason is None else Layer.make_spec(layer)
-            layer.id = pre.add_layer(layer.name, spec)
-        self._gradients = Gradients(self.curved(), self._unseen)
-        pre.prepare()
-        if self.comm.rank == 0 and pre.notice():
-            warnings.warn(pre.notice())
-        self._preconditioner = pre
-
-    def _apply_settings(self, force=False):
-        """Passes changed settings on, unless records were made under the old ones."""
-        pre = self._preconditioner
-        _checks.refuse_settings(self.settings, self._applied)
-        if pre is None or (self.settings == self._applied and not force):
-            return
-        if any(layer.records for layer in self.layers):
-            return
-        pre.set_curvature(**self.settings)
-        self._applied = dict(self.settings)
+    def _joined(self) -> ModelPreconditioner:
+        return self
 
     # --- step ---------------------------------------------------------------------------------------------------------
 
-    def curved(self):
-        return [layer for layer in self.layers if layer.reason is None and layer.left is None]
+    def step(self) -> StepReport:
+        """precondition() without rates, which the KL clip needs."""
+        return self.precondition()
 
-    def step(self, lr=None):
+    def precondition(self, lr: Rates = None) -> StepReport:
         """Preconditions the gradients in place; collective. Returns the report of the step. `lr`, for the KL clip: the
         rate of all parameters, or {id of a parameter: its rate}, where others have the rate 0."""
-        self._begin_step()
-        due = self._due()
+        recorder, joining = self._recorder, self._recorder.joining
+        if joining.active and not joining.without_data:
+            with torch.no_grad():
+                joining.meet(recorder, self.optimizer, data=True)
+        due = recorder.due()
         if due:
-            self._find_missed()
-        if self._preconditioner is None:
-            if self._pass is None:
-                raise Error(self._lacking(due))
-            self._build()
-        self._record_deferred()
-        pre, layers = self._preconditioner, self.curved()
+            recorder.find_missed()
+        registered = self._registered(due)
+        recorder.record_deferred(registered)
+        layers = self.curved()
         if due:
-            self._refuse_removed()
-            for layer in layers:
-                _checks.refuse_replaced(layer, self.model)
-        lacking = self._lacking(due)
-        if lacking is not None and self.comm.size == 1:
-            raise Error(lacking)
-        undo = self._begin_without_pass() if lacking is not None else None
+            recorder.layers.refuse_replaced()
+        lacks = None if joining.without_data else self._lacking(due)
+        if lacks is not None and self.comm.size == 1:
+            raise Error(lacks)
+        undo = registered.remember(gradients_of(layers)) if lacks is not None else None
         if due:
-            for layer in self.layers:
-                if layer.reason is None:
-                    self._fill(layer)
-            self._consistency.check(self)
-        if self._applied["damping"] != self.settings["damping"]:
-            pre.set_curvature(**dict(self._applied, damping=self.settings["damping"]))
-            self._applied["damping"] = self.settings["damping"]
-        if self._compare_until > 0:
-            self._compare_until -= 1
-            if same_gradients(self.comm, layers, self.device):
-                self._compare_until = 0
-        grads = self._gradients
-        grads.collect(everywhere=self.comm.size > 1)
-        try:
-            report = pre.step(grads.array, grads.pass_rates(pre, lr), reject=not grads.others_finite(),
-                              stop=lacking is not None)
-        except NumericError:  # The library has dropped the records.
-            self._end_step()
-            raise
-        self._agree(lacking, undo, report)
+            recorder.complete(registered)
+        recorder.settings.apply_damping(registered.library)
+        registered.comparison.check(layers)
+        report = self._step_of_library(registered, lr, lacks is not None)
+        if undo is not None and report.stop == self.comm.size:  # No rank had a backward pass.
+            undo()
+            recorder.end_step()
+            raise Error(lacks)
         if report.updated:
-            grads.write_back()
-        grads.release()
-        self._keep_gradients()
-        self._end_step()
+            registered.gradients.write_back()
+        registered.gradients.release()
+        self._left.keep(gradients_of(self.curved()))
+        recorder.end_step()
         self.steps += 1
         self.last_report = report
         return report
 
+    def _registered(self, due: bool) -> Registered:
+        """The layers, also where no backward pass has registered them."""
+        recorder = self._recorder
+        if recorder.registered is None and recorder.passes.current is None:
+            raise Error(self._lacking(due))
+        return recorder.registered or recorder.build()
+
+    def _lacking(self, due: bool) -> str | None:
+        recorder = self._recorder
+        records = recorder.registered.records if recorder.registered is not None else None
+        return lacking(recorder.setup, recorder.passes, self.curved(), records, self._left, due)
+
+    def _step_of_library(self, registered: Registered, lr: Rates, stop: bool) -> StepReport:
+        library, grads = registered.library, registered.gradients
+        grads.collect(everywhere=self.comm.size > 1)
+        try:
+            return library.step(grads.array, grads.pass_rates(library, lr), reject=not grads.others_finite(), stop=stop)
+        except NumericError:  # The library has dropped the records.
+            self._recorder.end_step()
+            raise
+
+    def reset_batch(self) -> None:
+        """Drops the records made since the last step; collective where any were made."""
+        self._recorder.drop()
+        self._recorder.end_step()
+
+    def only_makes_state(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether a step at rates and gradients of zero, without a pass, makes the state of a fresh optimizer alone, as
+        get_state_dict() of torch.distributed.checkpoint does."""
+        return (self._recorder.passes.current is None
+                and all(float(group.get("lr", 1)) == 0 for group in optimizer.param_groups)
+                and not any_nonzero(p.grad for p in self._recorder.layers.unseen(())))
+
     @contextlib.contextmanager
-    def paused(self):
+    def paused(self) -> Iterator[None]:
         """Passes within are not recorded, e.g. those of a gradient penalty."""
-        self._paused += 1
-        self._consistency.pause(1)
+        self._recorder.pause(1)
         try:
             yield
         finally:
-            self._paused -= 1
-            self._consistency.pause(-1)
+            self._recorder.pause(-1)
 
-    def detach(self):
+    def detach(self) -> None:
         """Removes all hooks; the model is as before."""
-        for hook in self._hooks:
-            hook.remove()
+        self._recorder.detach()
         _copies.leave(self.model)
-        self._forget_notes()
-        self._hooks = []
-        self._consistency.end()
-        _capture.deactivate(self)
-        _capture.release(self)
+
+    # --- reports ------------------------------------------------------------------------------------------------------
+
+    def report(self) -> str:
+        """A table of the layers, with the reason why a layer has no curvature."""
+        return self._recorder.layers.lines(self._library.describe() if self._library is not None else None)
+
+    def reasons(self) -> dict[str, str]:
+        """{name: reason} of the parameters that get the first-order update."""
+        return self._recorder.layers.reasons()
+
+    def factors(self, name: str) -> dict[str, torch.Tensor]:
+        """Copies of what this rank holds of a layer's curvature: {"a_average": tensor, ...}."""
+        if self._library is None:
+            raise Error("[factors] comes before the first step")
+        layer = next((one for one in self.layers if one.name == name), None)
+        if layer is None:
+            raise InvalidArgument(f"[factors] there is no layer {name!r}; there are " +
+                                  ", ".join(one.name for one in self.layers))
+        return self._library.factors(layer.id, read)[0]
+
+    def memory_usage(self) -> dict[str, int]:
+        """Bytes on this rank by part, with their total."""
+        self._refuse_records("memory_usage")
+        return _state.bytes_of(self._library)
+
+    def __repr__(self) -> str:
+        curved = len(self.curved())
+        return (f"{type(self).__name__}({curved} layers with curvature, {len(self.layers) - curved} without, "
+                f"steps={self.steps}, damping={self.settings['damping']:g}, "
+                f"statistics_interval={self.settings['statistics_interval']}, "
+                f"inverse_interval={self.settings['inverse_interval']}, comm={self.comm!r})")
+
+    # --- state --------------------------------------------------------------------------------------------------------
+
+    def _refuse_records(self, operation: str) -> None:
+        """Walking through the state would drop them."""
+        if self._recorder.recorded():
+            raise Error(f"[{operation}] comes between backward and step; call it after the step, or reset_batch() "
+                        "first")
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of this rank, which resumes bit for bit with the same ranks and options: every rank saves and
+        loads its own."""
+        self._refuse_records("state_dict")
+        _savers.warn_of_one_state(self.comm)
+        recorder, settings = self._recorder, self._recorder.settings
+        kept = recorder.registered.save() if recorder.registered is not None else recorder.pending
+        return {**(kept or {"state": None, "valid": []}), "version": 1, "rank": self.comm.rank,
+                "ranks": self.comm.size, "steps": self.steps, "settings": dict(settings.values),
+                "arguments": dict(settings.arguments)}
+
+    def check_state(self, state: Mapping[str, Any]) -> None:
+        """Raises DataError where load_state_dict() would. Drops the records made since the last step."""
+        _state.check(state, self.comm)
+        self.reset_batch()
+        if self._recorder.registered is not None:
+            self._recorder.registered.compare(state)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Before the first pass, or between two steps; collective after the first pass. A state that was saved before
+        the first pass has no curvature: training begins anew with it. Damping and intervals are those of the state,
+        except for arguments that were passed here and differ from those that the saved run was given; what `settings`
+        is to have instead is set after this."""
+        self.check_state(state)
+        recorder, anew = self._recorder, state["state"] is None
+        recorder.settings.merge(state)
+        self.steps = state["steps"]
+        recorder.pending = state
+        if recorder.registered is not None:
+            if anew:
+                recorder.register()
+                for layer in self.layers:
+                    layer.valid = False
+            recorder.apply_settings(force=anew)
+            recorder.load_pending()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> NoReturn:
+        raise TypeError("[dkfac] a preconditioner belongs to one model; attach another one to the copy")
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("[dkfac] a preconditioner cannot be pickled; save its state_dict()")

@@ -4,27 +4,43 @@ Their rules are written in torch, not taken from dkfac_optimizer of the C interf
 decay for all layers, reduces gradients which DistributedDataParallel has reduced already, and keeps views of gradients
 that zero_grad() replaces. Groups, schedulers and state_dict() would have to be rebuilt above it.
 """
+from __future__ import annotations
+
 import functools
 import weakref
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Union, overload
 
 import torch
+from torch import nn
 
 from .._library import InvalidArgument, real
-from . import _checks, _savers, _state
-from ._join import JoinsWithin
+from . import _checks, _savers
+from ._join import Joins
 from ._model import ModelPreconditioner
+from ._settings import UnsetFloat, UnsetInt
+
+Params = Union[Iterable[torch.Tensor], Iterable[dict[str, Any]]]
+Closure = Callable[[], float]
 
 
-class KFAC(JoinsWithin, torch.optim.SGD):
+def _evaluated(closure: Closure | None) -> float | None:
+    if closure is None:
+        return None
+    with torch.enable_grad():
+        return closure()
+
+
+class KFAC(Joins, torch.optim.SGD):
     """SGD with momentum on gradients that are preconditioned by K-FAC, as one optimizer of a model.
 
     `params`: parameter groups of the model; default all. Other arguments are those of dkfac.torch.attach(). The state
     of the curvature is part of state_dict().
     """
 
-    def __init__(self, model, lr, momentum=0.9, weight_decay=0.0, nesterov=False, *, params=None,
-                 damping=_state.Default(1e-3), statistics_interval=_state.Default(1),
-                 inverse_interval=_state.Default(1), **options):
+    def __init__(self, model: nn.Module, lr: float, momentum: float = 0.9, weight_decay: float = 0.0,
+                 nesterov: bool = False, *, params: Params | None = None, damping: float = UnsetFloat(1e-3),
+                 statistics_interval: int = UnsetInt(1), inverse_interval: int = UnsetInt(1), **options: Any) -> None:
         super().__init__(model.parameters() if params is None else params, lr=lr, momentum=momentum,
                          weight_decay=weight_decay, nesterov=nesterov)
         self.preconditioner = ModelPreconditioner(
@@ -32,23 +48,32 @@ class KFAC(JoinsWithin, torch.optim.SGD):
             owned=functools.partial(_checks.owned_by, self), **options)
         self.preconditioner.optimizer = weakref.proxy(self)
 
+    def _joined(self) -> ModelPreconditioner:
+        return self.preconditioner
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Closure) -> float: ...
+
+    @overload
+    def step(self, closure: Closure | None = None) -> float | None: ...
+
     @torch.no_grad()
-    def step(self, closure=None):
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+    def step(self, closure: Closure | None = None) -> float | None:
+        loss = _evaluated(closure)
         kfac = self.preconditioner
         rates = _checks.rates_of(self, kfac.options.kl_clip > 0)
-        if kfac._only_makes_state(self) or not kfac.step(rates).rejected:
+        if kfac.only_makes_state(self) or not kfac.precondition(rates).rejected:
             super().step()
         return loss
 
-    def state_dict(self):
-        _savers.warn_of_no_curvature(self.preconditioner)
+    def state_dict(self) -> dict[str, Any]:
+        _savers.warn_of_no_curvature(self.preconditioner.comm, self.preconditioner.steps)
         return dict(super().state_dict(), dkfac=self.preconditioner.state_dict())
 
-    def load_state_dict(self, state_dict):
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         state = dict(state_dict)
         curvature = state.pop("dkfac", None)
         if curvature is not None:
@@ -71,13 +96,14 @@ class LARS(torch.optim.Optimizer):
 
     FORMS = ("mlperf", "larc", "joint_norm", "clipped")
 
-    def __init__(self, params, lr, momentum=0.9, weight_decay=1e-4, eta=1e-3, epsilon=0.0, nesterov=False, *,
-                 form="mlperf", min_trust=1e-5, max_trust=1.0):
+    def __init__(self, params: Params, lr: float, momentum: float = 0.9, weight_decay: float = 1e-4, eta: float = 1e-3,
+                 epsilon: float = 0.0, nesterov: bool = False, *, form: str = "mlperf", min_trust: float = 1e-5,
+                 max_trust: float = 1.0) -> None:
         options = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "eta": eta, "epsilon": epsilon,
                    "nesterov": nesterov, "form": form, "min_trust": min_trust, "max_trust": max_trust}
         super().__init__(params, options)
 
-    def add_param_group(self, param_group):
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
         o = {**self.defaults, **param_group}
         for name in o.keys() & (self.defaults.keys() - {"form", "nesterov"}):
             real("LARS", name, o[name])
@@ -87,12 +113,18 @@ class LARS(torch.optim.Optimizer):
             raise InvalidArgument(f"[LARS] an option is out of range: {shown}; the forms are {', '.join(self.FORMS)}")
         super().add_param_group(param_group)
 
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Closure) -> float: ...
+
+    @overload
+    def step(self, closure: Closure | None = None) -> float | None: ...
+
     @torch.no_grad()
-    def step(self, closure=None):
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+    def step(self, closure: Closure | None = None) -> float | None:
+        loss = _evaluated(closure)
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
@@ -101,7 +133,7 @@ class LARS(torch.optim.Optimizer):
                     self._update(parameter, parameter.grad, group)
         return loss
 
-    def _update(self, w, grad, group):
+    def _update(self, w: torch.Tensor, grad: torch.Tensor, group: Mapping[str, Any]) -> None:
         inside, outside = group["lr"], 1
         if group["form"] == "larc":
             inside, outside = outside, inside
@@ -116,7 +148,8 @@ class LARS(torch.optim.Optimizer):
         buffer = state["momentum_buffer"].mul_(group["momentum"]).sub_(step)
         w.add_(buffer.mul(group["momentum"]).sub_(step) if group["nesterov"] else buffer, alpha=outside)
 
-    def _trust(self, w, grad, decayed, group):
+    def _trust(self, w: torch.Tensor, grad: torch.Tensor, decayed: torch.Tensor,
+               group: Mapping[str, Any]) -> torch.Tensor:
         """The factor of the gradient of a matrix, as a tensor of one element."""
         form, size, slope = group["form"], w.norm(), grad.norm()
         below = decayed.norm() if form == "joint_norm" else slope + group["weight_decay"] * size

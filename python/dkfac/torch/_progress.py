@@ -1,76 +1,66 @@
 """Whether a backward pass has come since the last step: without one, a step would precondition the gradients again."""
+from __future__ import annotations
+
 import weakref
+from collections.abc import Sequence
 
-from .._library import Error
-from . import _messages, _state
+import torch
+
+from . import _messages
 from ._gradients import any_nonzero
+from ._layers import Layer
+from ._passes import Passes
+from ._records import StepRecords
+from ._setup import Setup
 
 
-class Progress:
-    """Passes of a ModelPreconditioner between two steps, on its layers and records."""
+class LeftGradients:
+    """The gradients at the end of the last step, by weak references and versions. The library changes values without a
+    new version."""
 
-    def _keep_gradients(self):
-        """Notes the gradients at the end of a step, by weak references and versions. The library changes values
-        without a new version."""
-        grads = [p.grad for layer in self.curved() for p in layer.parameters() if p.grad is not None]
+    def __init__(self) -> None:
+        self._left: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
+
+    def keep(self, grads: Sequence[torch.Tensor]) -> None:
         self._left = {id(g): (weakref.ref(g), g._version) for g in grads}
 
-    def _as_left(self, grads):
-        """Whether these gradients are those that the last step has left."""
-        return all(self._left.get(id(g), (weakref.ref(g), -1))[0]() is g
-                   and self._left.get(id(g), (None, -1))[1] == g._version for g in grads)
+    def are(self, grads: Sequence[torch.Tensor]) -> bool:
+        """Whether the last step has left all of these."""
+        return all(self._is_left(grad) for grad in grads)
 
-    def _lacking(self, due):
-        """What this rank lacks for a step, as a sentence; None where its gradients are of a pass since the last one.
-        None is missing where no layer with curvature is trained, or where the passes used other parameters alone."""
-        if self._without_data:
-            return None
-        if self._pass is None and (due or not self._passed_by):
-            return ("[dkfac] step() needs a backward pass, and no forward pass of the attached module in training "
-                    "mode, with gradients enabled, was seen since the last one; "
-                    + _messages.call_advice(self.model, self._pass_count > 0))
-        layers = [one for one in self.curved() if one.module.training and one.weight.requires_grad]
-        if not layers or (self._recorded_for_step() if due else self._begun):
-            return None
-        own = {id(p): p for one in layers for p in one.parameters()}
-        grads = [p.grad for p in own.values() if p.grad is not None]
-        made = any_nonzero(grads)
-        if made and not due and not self._as_left(grads):
-            return None  # The passes return something that hooks do not reach.
-        if not made and any_nonzero(p.grad for p in self.model.parameters() if id(p) not in own):
-            return None
-        needs = "needs statistics" if due else "needs new gradients"
-        return (f"[dkfac] step() {needs}, and no backward pass of the attached module, e.g. through layer "
-                f"'{layers[0].name}', was recorded since the last one; call backward() on a loss of its output"
-                + (", outside of paused()," if due else "") + " before the step")
+    def _is_left(self, grad: torch.Tensor) -> bool:
+        reference, version = self._left.get(id(grad), (None, -1))
+        return reference is not None and reference() is grad and version == grad._version
 
-    def _recorded_for_step(self):
-        recorded = [p for one in self._recorded() for p in one.parameters()]
-        return bool(recorded) and (self._superseding is None or any(p.grad is not None for p in recorded))
 
-    def _begin_without_pass(self):
-        """Takes part in the step of the other ranks, of which one may have had a backward pass. Returns a function
-        that undoes the step here, if none had: the gradients and the averages are then as before."""
-        grads = [p.grad for layer in self.curved() for p in layer.parameters() if p.grad is not None]
-        state, kept = _state.save(self._preconditioner), [g.clone() for g in grads]
-        for layer in self.layers:
-            layer.records = 0  # Walking through the state has dropped them.
+def gradients_of(layers: Sequence[Layer]) -> list[torch.Tensor]:
+    return [p.grad for layer in layers for p in layer.parameters() if p.grad is not None]
 
-        def undo():
-            _state.load(self._preconditioner, state)
-            for grad, before in zip(grads, kept):
-                grad.detach().copy_(before)
-        return undo
 
-    def _agree(self, lacking, undo, report):
-        """Raises on all ranks where none had a backward pass. They tell each other by a flag of the step itself."""
-        if lacking is not None and report.stop == self.comm.size:
-            undo()
-            self._end_step()
-            raise Error(lacking)
+def lacking(setup: Setup, passes: Passes, curved: Sequence[Layer], records: StepRecords | None, left: LeftGradients,
+            due: bool) -> str | None:
+    """What this rank lacks for a step, as a sentence; None where its gradients are of a pass since the last one.
+    None is missing where no layer with curvature is trained, or where the passes used other parameters alone."""
+    if passes.current is None and (due or not passes.passed_by):
+        return ("[dkfac] step() needs a backward pass, and no forward pass of the attached module in training "
+                "mode, with gradients enabled, was seen since the last one; "
+                + _messages.call_advice(setup.model, passes.count > 0))
+    layers = [one for one in curved if one.module.training and one.weight.requires_grad]
+    if not layers or (_recorded(passes, records) if due else passes.begun):
+        return None
+    own = {id(p) for one in layers for p in one.parameters()}
+    grads = gradients_of(layers)
+    made = any_nonzero(grads)
+    if made and not due and not left.are(grads):
+        return None  # The passes return something that hooks do not reach.
+    if not made and any_nonzero(p.grad for p in setup.model.parameters() if id(p) not in own):
+        return None
+    needs = "needs statistics" if due else "needs new gradients"
+    return (f"[dkfac] step() {needs}, and no backward pass of the attached module, e.g. through layer "
+            f"'{layers[0].name}', was recorded since the last one; call backward() on a loss of its output"
+            + (", outside of paused()," if due else "") + " before the step")
 
-    def _only_makes_state(self, optimizer):
-        """Whether a step at rates and gradients of zero, without a pass, makes the state of a fresh optimizer alone, as
-        get_state_dict() of torch.distributed.checkpoint does."""
-        return (self._pass is None and all(float(group.get("lr", 1)) == 0 for group in optimizer.param_groups)
-                and not any_nonzero(p.grad for p in self._unseen(())))
+
+def _recorded(passes: Passes, records: StepRecords | None) -> bool:
+    grads = records.gradients() if records is not None else []
+    return bool(grads) and (passes.superseding is None or any(grad is not None for grad in grads))

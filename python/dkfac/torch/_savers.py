@@ -1,6 +1,11 @@
 """Frameworks that write the state of one rank for all: nobody can resume from that where each rank has its own."""
+from __future__ import annotations
+
 import sys
 import warnings
+from types import FrameType
+
+from .._comm import Comm
 
 _HOOK = "in a hook of accelerator.register_save_state_pre_hook(), which every rank calls"
 _CALLERS = {  # Module that asks for the state: (what it belongs to, where all ranks can save their own instead).
@@ -10,8 +15,8 @@ _CALLERS = {  # Module that asks for the state: (what it belongs to, where all r
     "torch.distributed.checkpoint": ("torch.distributed.checkpoint", "beside the checkpoint")}
 
 
-def _caller():
-    frame = sys._getframe(2)
+def _caller() -> tuple[str, str] | None:
+    frame: FrameType | None = sys._getframe(2)
     while frame is not None:
         name = frame.f_globals.get("__name__", "")
         for module, found in _CALLERS.items():
@@ -21,7 +26,7 @@ def _caller():
     return None
 
 
-def warn_of_one_state(comm):
+def warn_of_one_state(comm: Comm) -> None:
     """Called where the state is asked for."""
     found = _caller() if comm.size > 1 else None
     if found is not None:
@@ -31,10 +36,10 @@ def warn_of_one_state(comm):
                       "rank", stacklevel=3)
 
 
-def warn_of_no_curvature(kfac):
+def warn_of_no_curvature(comm: Comm, steps: int) -> None:
     """Called where the state of an optimizer that holds its curvature is asked for."""
-    found = _caller() if kfac.steps > 0 and kfac.comm.size == 1 else None
+    found = _caller() if steps > 0 and comm.size == 1 else None
     if found is not None and found[0] == "torch.distributed.checkpoint":
         warnings.warn("[dkfac] torch.distributed.checkpoint keeps no more of an optimizer's state than its parameters' "
-                      "and groups', so not the curvature of dkfac.KFAC. Save optimizer.preconditioner.state_dict() as an "
-                      "entry of its own, and load it by optimizer.preconditioner.load_state_dict()", stacklevel=3)
+                      "and groups', so not the curvature of dkfac.KFAC. Save optimizer.preconditioner.state_dict() as "
+                      "an entry of its own, and load it by optimizer.preconditioner.load_state_dict()", stacklevel=3)

@@ -1,12 +1,15 @@
 """The gradient of a layer's parameters by its records: dy^T x summed over their rows, beside what autograd computes."""
+from __future__ import annotations
+
 import math
 
 import torch
 
 from .. import _structs as c
+from ._layers import ConvLayer, Layer, Moments, NormLayer, Rows
 
 
-def _convolution(layer, x, grad):
+def _convolution(layer: ConvLayer, x: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
     """By autograd, as for any padding."""
     m = layer.module
     apply = torch.conv1d if layer.one else torch.conv2d
@@ -17,7 +20,7 @@ def _convolution(layer, x, grad):
         return torch.autograd.grad(out, weight, grad)[0]
 
 
-def _normalization(layer, x, grad, moments):
+def _normalization(layer: NormLayer, x: torch.Tensor, grad: torch.Tensor, moments: Moments) -> torch.Tensor:
     mean, inv_std = (m.to(x.dtype) for m in moments)
     if layer.over_channels:
         x, grad = x.reshape(-1, x.shape[-1]), grad.reshape(-1, x.shape[-1])
@@ -26,12 +29,13 @@ def _normalization(layer, x, grad, moments):
     return _over_rows((x - mean.view(shape)) * inv_std.view(shape) * grad, 1)
 
 
-def _over_rows(grad, channels):
+def _over_rows(grad: torch.Tensor, channels: int) -> torch.Tensor:
     return grad.sum([d for d in range(grad.dim()) if d != channels]) if grad.dim() > 1 else grad
 
 
 @torch.no_grad()
-def of_record(layer, x, grad, moments):
+def of_record(layer: Layer, x: torch.Tensor, grad: torch.Tensor,
+              moments: Moments | None) -> tuple[Sum, Sum | None]:
     """Sums of the weight, in its shape or that of the layer's rows of it, and of the bias, or None. Both are f64, or
     f32 where neither argument is wider."""
     exact = grad.detach().to(torch.float64 if torch.float64 in (x.dtype, grad.dtype) else torch.float32)
@@ -45,11 +49,12 @@ def of_record(layer, x, grad, moments):
         if layer.kind == c.LINEAR:
             value = exact.reshape(-1, out).t() @ x.reshape(-1, x.shape[-1])
             terms = size * float(x.norm())
-        elif layer.kind == c.CONV2D:
+        elif isinstance(layer, ConvLayer):
             out, channels = layer.weight.shape[0], -2 if layer.one else -3
             value = _convolution(layer, x, exact)
             terms = size * float(x.norm()) * math.sqrt(layer.weight[0, 0].numel())
         else:
+            assert isinstance(layer, NormLayer) and moments is not None
             out = layer.weight.numel()
             channels = -1 if layer.over_channels else 1
             value = _normalization(layer, x, exact, moments)
@@ -64,29 +69,28 @@ class Sum:
     """A gradient by records. `noise`: the error of sums over rows, whose terms have the Frobenius norm `terms` and are
     rounded to `eps` each, at random; their sum is rounded to that of `value`."""
 
-    def __init__(self, value, size, rows, eps, terms=None):
+    def __init__(self, value: torch.Tensor, size: float, rows: int, eps: float, terms: float | None = None) -> None:
         self.value, self.eps = value, eps
         terms = size * math.sqrt(rows) if terms is None else terms
         self.noise = 4 * terms * (eps / math.sqrt(max(1, rows)) + torch.finfo(value.dtype).eps)
 
-    def add(self, other):
+    def add(self, other: Sum) -> None:
         self.value = self.value + other.value
         self.eps, self.noise = max(self.eps, other.eps), self.noise + other.noise
 
-    def placed(self, parameter, rows):
-        """The same for the whole parameter, of which this has some rows."""
+    def place(self, parameter: torch.Tensor, rows: Rows | None) -> None:
+        """Makes it that of the whole parameter, of which it has some rows."""
         if rows is not None:
             whole = self.value.new_zeros(parameter.shape)
             whole[rows[0]:rows[1]] = self.value
             self.value = whole
-        return self
 
 
 class Comparison:
     """Norms of the gradient of a parameter in a pass, of that by its records (None: it has none), and of their
     difference. `bound`: of the difference by rounding."""
 
-    def __init__(self, grad, by_records):
+    def __init__(self, grad: torch.Tensor, by_records: Sum | None) -> None:
         grad = grad.detach()
         if by_records is None:
             self.gradient = self.difference = float(grad.double().norm())
@@ -100,5 +104,5 @@ class Comparison:
         self.difference = float((grad - value).norm())
         self.bound = max(loose, 16 * eps) * max(self.gradient, self.records) + by_records.noise
 
-    def differs(self):
+    def differs(self) -> bool:
         return math.isfinite(self.gradient + self.records) and self.difference > self.bound

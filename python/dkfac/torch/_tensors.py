@@ -1,6 +1,9 @@
 """torch tensors as structs of the C interface, without a copy."""
+from __future__ import annotations
+
 import ctypes
 import functools
+from typing import Any
 
 import torch
 
@@ -13,7 +16,7 @@ TORCH_DTYPES = {number: dtype for dtype, number in DTYPES.items()}
 _CPU = c.Device(c.CPU, 0)
 
 
-def device_struct(device):
+def device_struct(device: torch.device) -> c.Device:
     if device.type == "cpu":
         return _CPU
     if device.type == "cuda":
@@ -22,7 +25,7 @@ def device_struct(device):
 
 
 @functools.lru_cache(maxsize=4096)
-def _layout(shape, strides, dtype):
+def _layout(shape: torch.Size, strides: tuple[int, ...], dtype: torch.dtype) -> c.Tensor:
     """A struct without memory, to be copied for each tensor of one layout."""
     ndim = len(shape)
     if dtype not in DTYPES or ndim > c.MAX_DIMS:
@@ -32,17 +35,17 @@ def _layout(shape, strides, dtype):
     return c.Tensor(None, sizes(*shape), sizes(*strides), ndim, DTYPES[dtype], _CPU)
 
 
-def point(struct, tensor):
+def point(struct: c.Tensor, tensor: torch.Tensor) -> None:
     """Makes the struct point to the memory of a tensor. On a CUDA device the stream is the current one of this thread:
     hooks run in threads of autograd, which sets it there."""
     struct.data = tensor.data_ptr()
     if tensor.is_cuda:
-        stream = torch.cuda.current_stream(tensor.device)
+        stream: Any = torch.cuda.current_stream(tensor.device)  # torch 1.13 knows two classes of streams.
         tensor.record_stream(stream)
         struct.device, struct.stream = device_struct(tensor.device), stream.cuda_stream
 
 
-def tensor_struct(tensor):
+def tensor_struct(tensor: torch.Tensor) -> c.Tensor:
     """The struct of a tensor, which has to live until the call that reads the struct returns."""
     layout = _layout(tensor.shape, tensor.stride(), tensor.dtype)
     struct = c.Tensor.from_buffer_copy(layout)
@@ -51,11 +54,11 @@ def tensor_struct(tensor):
     return struct
 
 
-def shape_of(struct):
+def shape_of(struct: c.Tensor) -> list[int]:
     return [struct.shape[i] for i in range(struct.ndim)]
 
 
-def view_of(struct):
+def view_of(struct: c.Tensor) -> torch.Tensor:
     """A tensor over contiguous host memory of the library, valid as long as that memory."""
     dtype, shape = TORCH_DTYPES[struct.dtype], shape_of(struct)
     count = 1
@@ -67,5 +70,5 @@ def view_of(struct):
     return torch.frombuffer((ctypes.c_char * size).from_address(struct.data), dtype=dtype).view(shape)
 
 
-def read(struct):
+def read(struct: c.Tensor) -> torch.Tensor:
     return view_of(struct).clone()

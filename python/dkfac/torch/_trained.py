@@ -1,12 +1,18 @@
 """Which parameters are trained: some are unfrozen, or given to the optimizer, only after attach()."""
-import warnings
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+
+from torch import nn
 
 from .._library import Error, InvalidArgument
 from . import _capture, _checks
-from ._consistency import Consistency
+from ._layers import Layer
+
+Owned = Callable[[], dict[int, nn.Parameter]]
 
 
-def _named(model):
+def _named(model: nn.Module) -> Iterator[tuple[str, dict[str, nn.Parameter]]]:
     """(module's name, its parameters by name) of the modules that have some of their own."""
     for name, module in model.named_modules():
         own = {n: p for n, p in module._parameters.items() if p is not None}
@@ -14,81 +20,92 @@ def _named(model):
             yield name, own
 
 
-class Trained:
-    """Layers of a ModelPreconditioner, found anew when more parameters are trained."""
+class ModelLayers:
+    """Layers of a model, found anew when more parameters are trained. `find`: those of the parameters that are trained
+    now; `owned`: {id: parameter} of those that the optimizer has, None: all; `second`: the model has its samples in
+    the second dimension."""
 
-    def _owns(self):
-        """{id: parameter} of those that the optimizer has; None: all of the model."""
+    def __init__(self, model: nn.Module, find: Callable[[], list[Layer]], owned: Owned | None, second: bool) -> None:
+        self._model, self._find_layers, self._owned, self._second = model, find, owned, second
+        self.all: list[Layer] = []
+        self.watched: list[Layer] = []  # Those whose uses are caught; parts of them are not listed.
+        self.by_weight: dict[int, Layer] = {}
+        self._known: dict[int, nn.Parameter] = {}  # That were trained when the layers were found.
+
+    def _owns(self) -> dict[int, nn.Parameter] | None:
         return self._owned() if self._owned is not None else None
 
-    def _watch(self):
-        """Finds the layers of the parameters that are trained now."""
-        owned, layers = self._owns(), self._find()
+    def find(self, tracker: object) -> None:
+        """Finds the layers of the parameters that are trained now, for a tracker that has them alone."""
+        owned, layers = self._owns(), self._find_layers()
         for layer in layers:
-            layer.second = self.batch_dim == 1
+            layer.second = self._second
             if owned is not None and layer.reason is None and not owned.keys() >= set(map(id, layer.parameters())):
                 layer.reason = "the optimizer does not have all of its parameters"
         watched = [layer for layer in layers if layer.reason is None]
-        taken = _capture.claim(self, watched)
+        taken = _capture.claim(tracker, watched)
         if taken is not None:
             raise InvalidArgument(f"[attach] the gradient of layer '{taken.name}' has a preconditioner; detach() it "
                                   "first")
-        self.layers, self._watched = layers, watched
-        self._by_weight = {id(layer.weight): layer for layer in watched}
-        self._consistency = Consistency(watched)
-        self._known = {id(p): p for p in self.model.parameters()
+        self.all, self.watched = layers, watched
+        self.by_weight = {id(layer.weight): layer for layer in watched}
+        self._known = {id(p): p for p in self._model.parameters()
                        if p.requires_grad and (owned is None or id(p) in owned)}
-        self._note_weights()
 
-    def _newly_trained(self):
-        """Ids of parameters that are trained now and were not when the layers were found, or were frozen since, in
-        a step with statistics."""
-        late = [p for p in self.model.parameters() if p.requires_grad and id(p) not in self._known]
+    def settle(self) -> None:
+        """Fixes the layers as the first pass has used them: parts of a weight in its place."""
+        layers: list[Layer] = []
+        for layer in self.all:
+            if layer.parts and layer.reason is None:
+                spans = sorted(layer.parts)
+                ends = [0] + [rows[1] for rows in spans]
+                if [rows[0] for rows in spans] == ends[:-1] and ends[-1] == layer.weight.shape[0]:
+                    layers += [layer.parts[rows] for rows in spans]
+                    continue
+                layer.reason = "only a part of its weight is used"
+            if layer.reason is None and not layer.module.training:
+                layer.reason = "it is in eval mode while the model trains"
+            layers.append(layer)
+        self.all = layers
+
+    def curved(self) -> list[Layer]:
+        return [layer for layer in self.all if layer.curved]
+
+    def newly_trained(self) -> list[str]:
+        """Names of modules with parameters that are trained now and were not when the layers were found, or were frozen
+        since, in a step with statistics."""
+        late = [p for p in self._model.parameters() if p.requires_grad and id(p) not in self._known]
         owned = self._owns() if late else None
         found = {id(p) for p in late if owned is None or id(p) in owned}
         for layer in self.curved():
             if layer.idle and layer.weight.requires_grad:
                 found.update(map(id, layer.parameters()))
-        return found
-
-    def _follow(self):
-        """A pass begins. Parameters that are trained since the last one get curvature from this one on: the library is
-        given all layers anew, as its state is divided over the ranks by their costs. Within a step it waits."""
-        found = set() if self._recorded() else self._newly_trained()
         if not found:
-            return
-        names = [name or "model" for name, own in _named(self.model) if not found.isdisjoint(map(id, own.values()))]
-        _checks.refuse_model(self.model)
-        _capture.deactivate(self)
-        self._forget_notes()
-        self._consistency.end()
-        self._watch()
-        if self._preconditioner is not None:
-            self._preconditioner = None
-            self._compare_until = 8 if self.comm.size > 1 else 0  # A wrapper may not average their gradients.
-            shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
-            warnings.warn(f"[dkfac] {shown}: trained from this pass on, not so in earlier steps. The curvature of all "
-                          "layers begins anew with this pass, as after detach() and attach()", stacklevel=4)
+            return []
+        return [name or "model" for name, own in _named(self._model)
+                if not found.isdisjoint(map(id, own.values()))]
 
-    def _refuse_removed(self):
-        """The layers with curvature have to be part of the model still."""
-        modules = set(self.model.modules())
+    def refuse_replaced(self) -> None:
+        """The layers with curvature have to be part of the model still, with the parameters that they had."""
+        modules = set(self._model.modules())
         for layer in self.curved():
             if layer.module not in modules:
                 raise Error(f"[dkfac] layer '{layer.name}' was replaced after attach(): the module that has its place "
                             "now has no curvature. Give its parameters to the optimizer (add_param_group()), or "
                             "detach() and attach again")
+        for layer in self.curved():
+            _checks.refuse_replaced(layer, self._model)
 
-    def _unseen(self, known):
+    def unseen(self, known: Collection[int]) -> list[nn.Parameter]:
         """Parameters whose gradients have to be finite for a step, but for those with these ids."""
         owned = self._owns()
-        return [p for p in (self.model.parameters() if owned is None else owned.values()) if id(p) not in known]
+        return [p for p in (self._model.parameters() if owned is None else owned.values()) if id(p) not in known]
 
-    def _without_layer(self):
+    def without_layer(self) -> dict[str, str]:
         """{name: reason} of parameters of the model that are part of no layer, since they were not trained when the
         layers were found."""
-        seen, found = {id(p) for layer in self.layers for p in layer.parameters()}, {}
-        for name, own in _named(self.model):
+        seen, found = {id(p) for layer in self.all for p in layer.parameters()}, {}
+        for name, own in _named(self._model):
             left = {n: p for n, p in own.items() if id(p) not in seen}
             seen.update(map(id, left.values()))
             whole = len(left) == len(own)
@@ -97,3 +114,15 @@ class Trained:
                 found[key] = ("it gets curvature in the next pass, if its layer has some" if p.requires_grad
                               else "it is frozen; once it is trained, the next pass gives it curvature")
         return found
+
+    def reasons(self) -> dict[str, str]:
+        """{name: reason} of the parameters that get the first-order update."""
+        found = {layer.name: layer.reason or layer.left or "" for layer in self.all if not layer.curved}
+        frozen = {layer.name: "it is frozen" for layer in self.curved() if not layer.weight.requires_grad}
+        return {**found, **frozen, **self.without_layer()}
+
+    def lines(self, table: str | None) -> str:
+        """A line for each layer, or the table of the library, with the reasons that it does not know."""
+        text = table or "\n".join(f"{layer.name}: {layer.reason or 'K-FAC'}" for layer in self.all)
+        left = {layer.name: layer.left for layer in self.all if layer.left is not None}
+        return "\n".join([text, *(f"{name}: {reason}" for name, reason in {**left, **self.without_layer()}.items())])

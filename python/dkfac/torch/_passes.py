@@ -1,0 +1,132 @@
+"""Forward and backward passes of a model between two steps."""
+from __future__ import annotations
+
+import torch
+
+from ._layers import Layer, LinearLayer, Moments, Rows
+
+
+class Pass:
+    """A forward pass of the model in training mode. Its backward pass may come after other passes have begun."""
+
+    __slots__ = ("backward", "batch", "loss_scale", "number", "parts", "uses")
+
+    def __init__(self, number: int, batch: int, loss_scale: float) -> None:
+        self.number, self.batch, self.loss_scale = number, batch, loss_scale  # `batch`: its samples.
+        self.uses: dict[Layer, int] = {}
+        self.parts: dict[Layer, set[Rows]] = {}  # Rows of a weight that it has used on their own.
+        self.backward = False  # Its backward pass has begun.
+
+
+class Use:
+    """One use of a layer in a forward pass: its input, until the gradient of its output arrives."""
+
+    __slots__ = ("arrived", "duplicate", "layer", "made_in", "moments", "version", "x")
+
+    def __init__(self, layer: Layer, x: torch.Tensor, made_in: Pass, duplicate: bool) -> None:
+        self.layer, self.made_in = layer, made_in
+        self.x: torch.Tensor | None = x.detach()
+        self.version = x._version
+        self.moments: Moments | None = None  # Of the input of a normalisation.
+        self.arrived = ""           # How the gradient has: "alone", or "with a graph" of its own.
+        self.duplicate = duplicate  # A second run of a checkpointed function, whose output has no backward pass.
+
+    def release(self) -> None:
+        """It is recorded: drops the tensors."""
+        self.x = self.moments = None
+
+    def changed(self) -> bool:
+        """Its input was changed in place."""
+        return self.x is None or self.x._version != self.version
+
+
+class Passes:
+    """Which pass runs, and what has come since the last step."""
+
+    def __init__(self) -> None:
+        self.count = 0      # Forward passes in training mode.
+        self.paused = 0     # Depth of paused().
+        self.end_step()
+
+    def end_step(self) -> None:
+        self.current: Pass | None = None  # The last one of this step, or the one whose backward pass runs.
+        self.inside = False               # The forward pass of the model is running.
+        self.begun = False                # A backward pass through the results of a pass began since the last step.
+        self.passed_by = False            # A pass that was paused came since then.
+        # Number of the first one that began when those of a step were recorded.
+        self.superseding: int | None = None
+
+    def begin(self, batch: int, loss_scale: float) -> Pass:
+        self.count += 1
+        self.current, self.inside = Pass(self.count, batch, loss_scale), True
+        return self.current
+
+    def after_records(self, leftover: bool) -> None:
+        """The pass that began now may be of another step than the records before it, or not."""
+        if not leftover:
+            self.superseding = None
+        elif self.superseding is None:
+            self.superseding = self.count
+
+    def supersedes(self, one: Pass) -> bool:
+        """Whether a record of this pass replaces those before it."""
+        return self.superseding is not None and one.number >= self.superseding
+
+    def supersede(self) -> int:
+        """The records are replaced. Returns the number of the first pass after them."""
+        assert self.superseding is not None
+        number, self.superseding = self.superseding, None
+        return number
+
+    def turn_back(self, one: Pass) -> None:
+        """The backward pass of a forward pass begins. A checkpoint within runs its part again, as a part of it."""
+        self.begun = True
+        if self.current is not None:
+            self.current = one
+            one.backward = True
+
+
+def take(one: Pass, function: str, layer: Layer, x: torch.Tensor, weight: torch.Tensor, first: bool,
+         again: bool) -> Use | str:
+    """Counts a use of a weight, as a whole or of some rows, in a pass. Returns the use, or why the gradient of the
+    whole weight is left as it is. `first`: the layers are not registered yet; `again`: a checkpoint runs a part of the
+    pass once more."""
+    if function != layer.function:
+        return f"its weight is also used by {function}()"
+    used = layer
+    if weight is not layer.weight:
+        part = _part(one, layer, weight, first)
+        if isinstance(part, str):
+            return part
+        used = part
+    elif layer in one.parts:
+        return "its weight is used as a whole and in parts"
+    count = one.uses.get(used, 0) + 1
+    duplicate = again and count > 1
+    if not duplicate:
+        one.uses[used] = count
+        if count > 1:
+            return "it is used several times in one forward pass"
+    return Use(used, x, one, duplicate)
+
+
+def _part(one: Pass, layer: Layer, weight: torch.Tensor, first: bool) -> Layer | str:
+    """The layer of some rows of a weight: attention with different queries and keys uses them on their own."""
+    base, width = layer.weight, layer.weight.shape[-1]
+    start = int(weight.storage_offset()) - int(base.storage_offset())
+    if (not isinstance(layer, LinearLayer) or weight.dim() != 2 or weight.shape[1] != width
+            or not weight.is_contiguous() or start % width != 0):
+        return "a view of its weight is used"
+    rows = (start // width, start // width + weight.shape[0])
+    if layer in one.uses:
+        return "its weight is used as a whole and in parts"
+    if rows not in layer.parts:
+        if not first:
+            return (f"its rows {rows} are used on their own for the first time" if layer.parts else
+                    "rows of its weight are used on their own, which they were not in the first pass")
+        part = LinearLayer(f"{layer.name}[{rows[0]}:{rows[1]}]", layer.module, layer.weight, layer.bias, rows,
+                           layer.ordered)
+        part.second = layer.second
+        layer.parts[rows] = part
+    one.parts.setdefault(layer, set()).add(rows)
+    return layer.parts[rows]

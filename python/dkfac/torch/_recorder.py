@@ -1,0 +1,271 @@
+"""What the passes of a model tell: the hooks on it, and what they send to the library."""
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from .._library import DataError, Error
+from .._preconditioner import Preconditioner
+from . import _capture, _checks, _compiled, _messages
+from ._consistency import UNRECORDED, Consistency
+from ._gradients import WIDE, any_nonzero
+from ._join import Joining
+from ._layers import Layer, Moments, NormLayer
+from ._passes import Passes, Use, take
+from ._registered import Registered
+from ._settings import Settings
+from ._setup import Setup
+from ._trained import ModelLayers
+from ._uncaught import Uncaught
+
+
+class Recorder:
+    """Records the passes of a model, from attach() to detach(). The first one registers the layers, as it uses them,
+    with a preconditioner of the library that `make` returns."""
+
+    def __init__(self, setup: Setup, settings: Settings, layers: ModelLayers,
+                 make: Callable[[], Preconditioner]) -> None:
+        self.setup, self.settings, self.layers, self._make = setup, settings, layers, make
+        self.passes = Passes()
+        self.uncaught = Uncaught(self.passes)
+        self.joining = Joining(setup)
+        self.registered: Registered | None = None
+        self.pending: Mapping[str, Any] | None = None  # A loaded state, until the first pass.
+        self._watch()
+        self._hooks = [_capture.before_forward(setup.model, _capture.Hook(self, "enter")),
+                       setup.model.register_forward_hook(_capture.Hook(self, "leave"))]
+
+    def detach(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+        self.uncaught.forget()
+        self.consistency.end_step()
+        _capture.deactivate(self)
+        _capture.release(self)
+
+    @property
+    def attached(self) -> bool:
+        return bool(self._hooks)
+
+    # --- layers -------------------------------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        self.layers.find(self)
+        self.consistency = Consistency(self.layers.watched)
+        self.uncaught.watch(self.layers.watched)
+
+    def _follow(self) -> None:
+        """A pass begins. Parameters that are trained since the last one get curvature from this one on: the library is
+        given all layers anew, as its state is divided over the ranks by their costs. Within a step it waits."""
+        names = [] if self.recorded() else self.layers.newly_trained()
+        if not names:
+            return
+        _checks.refuse_model(self.setup.model)
+        _capture.deactivate(self)
+        self.uncaught.forget()
+        self.consistency.end_step()
+        self._watch()
+        if self.registered is not None:
+            self.registered = None
+            shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+            warnings.warn(f"[dkfac] {shown}: trained from this pass on, not so in earlier steps. The curvature of all "
+                          "layers begins anew with this pass, as after detach() and attach()", stacklevel=4)
+
+    def build(self) -> Registered:
+        """Registers the layers as the first pass has used them; collective over the ranks."""
+        self.layers.settle()
+        registered = self.register()
+        if self.pending is not None:
+            try:
+                registered.compare(self.pending)
+            except DataError:
+                self.registered = None  # The next pass finds the same.
+                raise
+        self.apply_settings(force=True)
+        self.load_pending()
+        return registered
+
+    def register(self) -> Registered:
+        self.registered = Registered(self.setup, self._make(), self.layers.all, self.layers.unseen)
+        return self.registered
+
+    def load_pending(self) -> None:
+        pending, self.pending = self.pending, None
+        if self.registered is not None and pending is not None:
+            self.registered.load(pending)
+
+    def _give_up(self, layer: Layer, reason: str) -> None:
+        """The gradient of a layer is left as it is."""
+        if self.registered is not None:
+            raise Error(f"[dkfac] layer '{layer.name}': {reason}, unlike in the first pass; name it in skip_layers")
+        for one in (layer, *layer.parts.values()):
+            one.reason = reason
+
+    def _give_up_all(self, found: Mapping[Layer, str]) -> None:
+        """Layers have uses that are not recorded, {layer: reason}. Once layers are registered, the step decides."""
+        if self.registered is None:
+            for layer, reason in found.items():
+                self._give_up(layer, reason)
+
+    # --- forward and backward -----------------------------------------------------------------------------------------
+
+    def enter(self, model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None) -> None:
+        passes = self.passes
+        passes.passed_by = passes.passed_by or passes.paused > 0
+        if passes.paused or not (torch.is_grad_enabled() and model.training):
+            return
+        _compiled.refuse()
+        if _compiled.makes_graph():
+            return
+        _checks.refuse_pass(model)
+        self.joining.enter(model)
+        _checks.refuse_place(self.setup, self.layers.watched)
+        self._follow()
+        self.apply_settings()
+        one = passes.begin(self.setup.samples(args, kwargs or {}), self.setup.loss_scale())
+        passes.after_records(self.registered is not None and self.registered.records.leftover())
+        due = self.due()
+        self.consistency.begin(due, one.loss_scale)
+        if due:
+            _capture.activate(self, self.layers.by_weight)
+
+    def leave(self, model: nn.Module, args: tuple[Any, ...], out: object) -> None:
+        one = self.passes.current
+        if self.passes.inside and one is not None:
+            results = _capture.results(out)
+            self._give_up_all(self.consistency.search(results, whole=False))
+            for tensor in results:
+                tensor.register_hook(lambda grad: self.passes.turn_back(one))
+        self.passes.inside = False
+
+    def due(self) -> bool:
+        return self.registered is None or self.registered.library.wants_statistics()
+
+    def used(self, function: str, layer: Layer, x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor,
+             moments: Moments | None = None) -> None:
+        """A function of torch has used the weight of a layer, and computed these moments of its input."""
+        passes, one, first = self.passes, self.passes.current, self.registered is None
+        if passes.paused or not layer.curved or not layer.module.training or not out.requires_grad or one is None:
+            return
+        _compiled.refuse(f"layer '{layer.name}'")
+        if moments is not None and moments[0].numel() == 0 and x.numel() > 0:
+            return self._give_up(layer, "it normalises by running averages")
+        use = take(one, function, layer, x, weight, first, again=not passes.inside and one.backward)
+        if isinstance(use, str):
+            return self._give_up(layer, use)
+        if first:
+            use.layer.learn(x)
+        if isinstance(use.layer, NormLayer):
+            known = moments is not None and moments[0].dtype in WIDE
+            use.moments = moments if known else use.layer.moments(x)
+        self.consistency.mark(out, x)
+        index = out.output_nr  # Hooks of the node run after those of `out`, by which users may change the gradient.
+        node: Any = out.grad_fn
+        node.register_prehook(lambda grads: self.arrived(use, grads[index]))
+
+    def arrived(self, use: Use, grad: torch.Tensor | None) -> None:
+        """The gradient of the output of a layer is final."""
+        layer = use.layer
+        # A function may return None for its input; without hooks, this is detached.
+        if grad is None or self.passes.paused or not self.attached:
+            return
+        if not layer.curved:
+            return self.consistency.arrived(use, grad)
+        if use.duplicate and not use.arrived and self.consistency.note(layer, "it is used several times in one pass"):
+            return
+        if use.arrived or use.duplicate:
+            raise Error(_messages.twice(use))
+        use.arrived = "with a graph" if torch.is_grad_enabled() else "alone"
+        self.uncaught.caught(layer)
+        if use.changed():
+            raise Error(f"[dkfac] the input of layer '{layer.name}' was changed in place before its backward pass; "
+                        "change a copy of it")
+        grad = grad.detach() if grad.requires_grad else grad
+        self.consistency.arrived(use, grad)
+        if self.joining.active:
+            self.joining.deferred.append((use, grad))
+            return
+        self._record(self.registered or self.build(), use, grad)
+        use.release()
+
+    def backward_begins(self, tensors: tuple[torch.Tensor, ...]) -> None:
+        """torch.autograd.backward() is called, of this model's loss or of something else."""
+        if self.passes.paused:
+            return
+        if self.passes.current is not None:
+            self.passes.current.backward = True
+        self._give_up_all(self.consistency.search(tensors, whole=True))
+
+    def _record(self, registered: Registered, use: Use, grad: torch.Tensor) -> None:
+        """A record of a pass arrives. One that began after all those of a step replaces them: they got no step. Until
+        then they were kept, since a pass without a backward pass, e.g. for a metric, comes between backward and step
+        too. A layer's record comes before its gradient of the same pass, so gradients that are there are of the
+        earlier passes, which are given up only where these are gone."""
+        if use.layer.reason is not None:
+            return
+        if self.passes.supersedes(use.made_in):
+            if any_nonzero(registered.records.gradients()):
+                raise Error(_messages.superseded(use.layer, self.setup.accumulation_steps))
+            self.drop()
+            self.uncaught.keep_since(self.passes.supersede())
+            self.apply_settings()
+        registered.records.add(use, grad, self.joining.ranks)
+
+    def recorded(self) -> bool:
+        """Whether there are records since the last step."""
+        return self.registered is not None and self.registered.records.any()
+
+    def apply_settings(self, force: bool = False) -> None:
+        """Passes changed settings on, unless records were made under the old ones."""
+        self.settings.check()
+        if self.registered is not None and not self.recorded():
+            self.settings.apply(self.registered.library, force)
+
+    # --- step ---------------------------------------------------------------------------------------------------------
+
+    def find_missed(self) -> None:
+        """Finds layers whose weights got gradients, though no use of them was caught so far."""
+        for layer in self.layers.curved():
+            if not self.uncaught.missed(layer):
+                continue
+            found = self.consistency.note(layer, UNRECORDED)
+            self._give_up_all(found)
+            if not found:
+                raise Error(f"[dkfac] layer '{layer.name}' has a gradient, but no use of its weight by torch.nn."
+                            f"functional.{layer.function}() was seen; name it in skip_layers")
+
+    def complete(self, registered: Registered) -> None:
+        """Fills what some layers lack, and checks the gradients against the records; collective."""
+        for layer in self.layers.all:
+            if layer.reason is None:
+                registered.records.fill(layer, self.joining.ranks, self.joining.without_data)
+        self.consistency.check(self.setup, self.joining.ranks)
+
+    def record_deferred(self, registered: Registered) -> None:
+        deferred, self.joining.deferred = self.joining.deferred, []
+        for use, grad in deferred:
+            self._record(registered, use, grad)
+
+    def drop(self) -> None:
+        """Drops the records in the library; collective where any were made."""
+        if self.registered is not None:
+            self.registered.records.drop()
+        self.consistency.restart()
+
+    def end_step(self) -> None:
+        _capture.deactivate(self)
+        if self.registered is not None:
+            self.registered.records.clear()
+        self.consistency.end_step()
+        self.passes.end_step()
+        self.uncaught.end_step()
+        self.joining.end_step()
+
+    def pause(self, by: int) -> None:
+        self.passes.paused += by
+        self.consistency.pause(by)

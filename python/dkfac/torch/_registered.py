@@ -1,0 +1,63 @@
+"""The layers of a model as the library has them, from the first pass on."""
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from .._preconditioner import Preconditioner
+from . import _state
+from ._distributed import GradientComparison
+from ._gradients import Gradients
+from ._layers import Layer
+from ._records import StepRecords
+from ._setup import Setup
+
+
+class Registered:
+    """A preconditioner of the library with these layers, the records of a step and the gradients; collective over the
+    ranks. `unseen`: as `others` of Gradients."""
+
+    def __init__(self, setup: Setup, library: Preconditioner, layers: Sequence[Layer],
+                 unseen: Callable[[set[int]], list[nn.Parameter]]) -> None:
+        self.library = library
+        for layer in layers:
+            spec = layer.make_spec() if layer.reason is None else Layer.make_spec(layer)
+            layer.id = library.add_layer(layer.name, spec)
+        self.gradients = Gradients([layer for layer in layers if layer.curved], unseen)
+        library.prepare()
+        notice = library.notice() if setup.comm.rank == 0 else ""
+        if notice:
+            warnings.warn(notice, stacklevel=2)
+        self.layers = layers
+        self.records = StepRecords(setup, library)
+        self.comparison = GradientComparison(setup.comm, setup.device)
+
+    def save(self) -> _state.State:
+        return {"state": _state.save(self.library), **_state.layers_of(self.layers)}
+
+    def compare(self, state: Mapping[str, Any]) -> None:
+        """Raises where the state is of other layers; one that was saved before the first pass has none."""
+        if state["state"] is not None:
+            _state.compare(self.library, state["state"])
+            _state.compare_layers(self.layers, state)
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        if state["state"] is not None:
+            _state.load(self.library, state["state"])
+            for layer in self.layers:
+                layer.valid = layer.name in state["valid"]
+
+    def remember(self, grads: Sequence[torch.Tensor]) -> Callable[[], None]:
+        """Returns a function that makes averages and gradients what they are now. Drops the records."""
+        state, kept = _state.save(self.library), [grad.clone() for grad in grads]
+        self.records.clear()  # Walking through the state has dropped them.
+
+        def undo() -> None:
+            _state.load(self.library, state)
+            for grad, before in zip(grads, kept):
+                grad.detach().copy_(before)
+        return undo

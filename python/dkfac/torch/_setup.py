@@ -1,0 +1,54 @@
+"""What attach() is told of a training loop, fixed from then on."""
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, Union
+
+import torch
+from torch import nn
+
+from .._comm import Comm
+from .._library import InvalidArgument, integer
+from ._layers import Layer
+
+
+class Scaler(Protocol):
+    """A GradScaler, of whichever module of torch."""
+
+    def get_scale(self) -> float: ...
+
+
+GradScaler = Union[Scaler, Callable[[], float]]
+BatchDim = Union[int, Callable[..., int]]
+Scaling = Callable[[Layer, int], tuple[int, float]]
+
+
+@dataclass(frozen=True)
+class Setup:
+    model: nn.Module
+    comm: Comm
+    device: torch.device
+    accumulation_steps: int
+    loss_reduction: str
+    grad_scaler: GradScaler | None
+    batch_dim: BatchDim
+    scaling: Scaling | None  # (layer, positions) -> (a, g): A is divided by a, output gradients by g, not by 1/samples.
+    process: int = field(default_factory=os.getpid)
+
+    def loss_scale(self) -> float:
+        scaler: Any = self.grad_scaler
+        if scaler is None:
+            return 1.0
+        return float(scaler.get_scale() if hasattr(scaler, "get_scale") else scaler())
+
+    def samples(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
+        """Their number, by the arguments of the model."""
+        if callable(self.batch_dim):
+            return integer("dkfac", "the number from batch_dim", self.batch_dim(*args, **kwargs), least=0)
+        for value in (*args, *kwargs.values()):
+            if isinstance(value, torch.Tensor) and value.dim() > self.batch_dim:
+                return value.shape[self.batch_dim]
+        raise InvalidArgument("[dkfac] no argument of the model is a tensor with dimension batch_dim = "
+                              f"{self.batch_dim}; pass batch_dim=a callable that returns the number of samples")

@@ -1,0 +1,54 @@
+"""Weights of which no use was caught so far."""
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+
+import torch
+from torch.utils.hooks import RemovableHandle
+
+from . import _capture
+from ._layers import Layer
+from ._passes import Passes
+
+
+class Uncaught:
+    """Notes which of these weights get gradients all the same."""
+
+    def __init__(self, passes: Passes) -> None:
+        self._passes = passes
+        self._hooks: dict[int, tuple[Layer, RemovableHandle]] = {}  # By id of a weight, as the next.
+        self._missed: dict[int, int] = {}  # Number of the pass.
+
+    def watch(self, layers: Iterable[Layer]) -> None:
+        for layer in layers:
+            hook = functools.partial(_capture.Hook(self, "_noted"), id(layer.weight))
+            self._hooks[id(layer.weight)] = layer, layer.weight.register_hook(hook)
+
+    def caught(self, layer: Layer) -> None:
+        """A use of the weight of a layer was."""
+        _, hook = self._hooks.pop(id(layer.weight), (None, None))
+        if hook is not None:
+            hook.remove()
+
+    def forget(self) -> None:
+        for _, hook in self._hooks.values():
+            hook.remove()
+        self._hooks = {}
+
+    def missed(self, layer: Layer) -> bool:
+        """Whether the weight has got a gradient, though no use of it was caught so far."""
+        return id(layer.weight) in self._missed and id(layer.weight) in self._hooks
+
+    def keep_since(self, number: int) -> None:
+        """Passes before this one were given up."""
+        self._missed = {key: missed for key, missed in self._missed.items() if missed >= number}
+
+    def end_step(self) -> None:
+        self._missed = {}
+
+    def _noted(self, key: int, grad: torch.Tensor | None) -> None:
+        one = self._passes.current
+        if (grad is not None and one is not None and not self._passes.paused and key in self._hooks
+                and self._hooks[key][0].module.training):
+            self._missed[key] = one.number
