@@ -10,9 +10,10 @@ from ._compat import (AllreduceMethod, AssignmentStrategy, ComputeMethod, Distri
                       LambdaParamScheduler)
 from ._distributed import Comm
 from ._model import ModelPreconditioner
+from ._options import Options
 from ._optimizers import KFAC, LARS
 
 __all__ = ["AllreduceMethod", "AssignmentStrategy", "Attached", "Comm", "CommError", "ComputeMethod", "DataError",
            "DeviceError", "DistributedStrategy", "Error", "InvalidArgument", "IoError", "KFAC", "KFACPreconditioner",
-           "LARS", "LambdaParamScheduler", "MissingInput", "ModelPreconditioner", "NumericError", "OutOfMemory",
-           "attach", "build_info", "version"]
+           "LARS", "LambdaParamScheduler", "MissingInput", "ModelPreconditioner", "NumericError", "Options",
+           "OutOfMemory", "attach", "build_info", "version"]

@@ -5,7 +5,7 @@ import functools
 import types
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch import nn
@@ -13,7 +13,11 @@ from torch import nn
 from .._library import Error
 from . import _checks
 from ._model import ModelPreconditioner
+from ._options import Options, describe
 from ._settings import UnsetFloat, UnsetInt
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class Attached(ModelPreconditioner):
@@ -79,8 +83,10 @@ class Attached(ModelPreconditioner):
                 del optimizer.step
 
 
+@describe(Options)
 def attach(model: nn.Module, optimizer: torch.optim.Optimizer, damping: float = UnsetFloat(1e-3), *,
-           statistics_interval: int = UnsetInt(1), inverse_interval: int = UnsetInt(1), **options: Any) -> Attached:
+           statistics_interval: int = UnsetInt(1), inverse_interval: int = UnsetInt(1),
+           **options: Unpack[Options]) -> Attached:
     """Preconditions the gradients of `model` by K-FAC in front of every optimizer.step(). Returns the preconditioner;
     its detach() removes it. Collective where torch.distributed has several ranks, over which the gradients have to be
     averaged when optimizer.step() is called, as DistributedDataParallel does: only statistics are averaged here.
@@ -92,19 +98,7 @@ def attach(model: nn.Module, optimizer: torch.optim.Optimizer, damping: float = 
     statistics_interval, inverse_interval: steps between two updates of the factors, and of the inverses. These and
         the damping are changed between two steps by `settings` of what attach() returns: a dict with their names, e.g.
         kfac.settings["damping"] *= 0.9, which the next step uses (an interval: the next forward pass).
-    comm: a dkfac.Comm; default: the ranks of torch.distributed, or one.
-    accumulation_steps: backward passes of a step; the loss of each is divided by their number. More are an error.
-    loss_reduction: "mean" over the samples of a pass, or "sum".
-    grad_scaler: the GradScaler, or a callable that returns its scale.
-    skip_layers: regular expressions of names or classes of modules that get the first-order update; one that is found
-        in none, and names no class that could have curvature, is an error.
-    batch_dim: dimension of the samples in the first tensor argument of the model, or a callable of its arguments that
-        returns their number. Before torch 2.0 keyword arguments are not seen.
-    graphs: on a CUDA device, preconditioning that is equal in many steps is launched as a CUDA graph; default True.
-    dtype: of factors and inverses; default float32, or float64 where the model has parameters of it.
-    Other options are fields of dkfac_curvature_options, with names for enumerations: new_weight=0.05,
-    inverse_method="cholesky" ("eigen", "ekfac"), sharing="expand" ("reduce"), damping_split="pi", kl_clip=0,
-    norm_fisher="unit_wise", grad_worker_fraction=0, staleness="fixed", ...
+    options: fields of Options, which describes each.
     """
     return Attached(model, optimizer, damping=damping, statistics_interval=statistics_interval,
                     inverse_interval=inverse_interval, **options)

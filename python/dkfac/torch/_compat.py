@@ -4,7 +4,7 @@ from __future__ import annotations
 import enum
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar, Union
+from typing import TYPE_CHECKING, Any, TypeVar, Union
 
 import torch
 from torch import nn
@@ -18,8 +18,12 @@ from ._distributed import default_comm
 from ._gradients import Rates
 from ._layers import Layer
 from ._model import ALL_KINDS, ModelPreconditioner
+from ._options import CommonOptions, describe
 from ._settings import NAMES, Settings
 from ._setup import GradScaler
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 Scheduled = Union[float, Callable[[int], float]]  # A number, or a function of the step.
 ScheduledInt = Union[int, Callable[[int], int]]
@@ -97,6 +101,7 @@ class PeerSettings(Settings):
         super().hear(said, apply)
 
 
+@describe(CommonOptions)
 class KFACPreconditioner(ModelPreconditioner):
     """K-FAC with the constructor and the methods of kfac-pytorch: call step() between backward and optimizer.step().
 
@@ -123,7 +128,7 @@ class KFACPreconditioner(ModelPreconditioner):
                  factor_dtype: torch.dtype | None = None, inv_dtype: torch.dtype | None = torch.float32,
                  skip_layers: _checks.SkipLayers = None, update_factors_in_hook: bool = True,
                  loglevel: int = logging.DEBUG, damping_scale: str = "kfac-pytorch", comm: Comm | None = None,
-                 **options: Any) -> None:
+                 dtype: torch.dtype | int | None = None, **options: Unpack[CommonOptions]) -> None:
         values = {"factor_update_steps": factor_update_steps, "inv_update_steps": inv_update_steps,
                   "damping": damping, "factor_decay": factor_decay, "kl_clip": kl_clip, "lr": lr}
         self._check(values, accumulation_steps)
@@ -158,7 +163,7 @@ class KFACPreconditioner(ModelPreconditioner):
             new_weight=max(1 - self._decay, 1e-12), kl_clip=self._clip, statistics_interval=self.factor_update_steps,
             inverse_interval=self.inv_update_steps, grad_worker_fraction=self._fraction(grad_worker_fraction, comm),
             bucket_bytes=max(1, int(allreduce_bucket_cap_mb * 2**20)),
-            dtype=torch.float64 if wide else options.pop("dtype", None), **options)
+            dtype=torch.float64 if wide else dtype, **options)
         self.without_effect = self._ineffective(assignment_strategy, colocate_factors, compute_eigenvalue_outer_product,
                                                 update_factors_in_hook, factor_dtype, inv_dtype)
         if self.without_effect:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Union, overload
+from typing import TYPE_CHECKING, Any, Union, overload
 
 import torch
 from torch import nn
@@ -18,7 +18,11 @@ from .._library import InvalidArgument, real
 from . import _checks, _savers
 from ._join import Joins
 from ._model import ModelPreconditioner
+from ._options import Options, describe
 from ._settings import UnsetFloat, UnsetInt
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 Params = Union[Iterable[torch.Tensor], Iterable[dict[str, Any]]]
 Closure = Callable[[], float]
@@ -31,6 +35,7 @@ def _evaluated(closure: Closure | None) -> float | None:
         return closure()
 
 
+@describe(Options)
 class KFAC(Joins, torch.optim.SGD):
     """SGD with momentum on gradients that are preconditioned by K-FAC, as one optimizer of a model.
 
@@ -40,7 +45,8 @@ class KFAC(Joins, torch.optim.SGD):
 
     def __init__(self, model: nn.Module, lr: float, momentum: float = 0.9, weight_decay: float = 0.0,
                  nesterov: bool = False, *, params: Params | None = None, damping: float = UnsetFloat(1e-3),
-                 statistics_interval: int = UnsetInt(1), inverse_interval: int = UnsetInt(1), **options: Any) -> None:
+                 statistics_interval: int = UnsetInt(1), inverse_interval: int = UnsetInt(1),
+                 **options: Unpack[Options]) -> None:
         super().__init__(model.parameters() if params is None else params, lr=lr, momentum=momentum,
                          weight_decay=weight_decay, nesterov=nesterov)
         self.preconditioner = ModelPreconditioner(

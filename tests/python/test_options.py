@@ -1,0 +1,74 @@
+"""Options by name: those that editors show are those of the library, with its defaults."""
+import inspect
+import pathlib
+
+import pytest
+import torch
+
+import dkfac.torch as dkfac
+from dkfac import _structs as c
+from dkfac._library import initialized, library
+from dkfac._preconditioner import StepReport
+from dkfac.torch._options import CommonOptions, Options, documented
+
+NAMES = {"damping_split": c.DAMPING_SPLITS, "norm_fisher": c.NORM_FISHERS, "sharing": c.WEIGHT_SHARINGS,
+         "staleness": c.STALENESS, "inverse_method": c.INVERSE_METHODS}
+OF_PYTHON = {"loss_reduction", "batch_dim", "graphs", "dtype", "comm", "accumulation_steps", "grad_scaler",
+             "skip_layers"}
+SETTINGS = {"damping", "statistics_interval", "inverse_interval"}
+# accumulation_steps counts passes; tensors of a pass do not live until the step; nothing of these two is sent.
+NOT_HERE = {"micro_batches", "records_valid_until_step", "gradient_wire", "weight_wire"}
+
+
+def test_options_are_the_fields_of_the_library():
+    listed = set(documented(Options)) - OF_PYTHON | SETTINGS
+    assert listed == set(c.fields(c.CurvatureOptions)) - NOT_HERE - {"dtype", "loss_reduction"}
+
+
+def test_every_option_is_described():
+    for kind in (CommonOptions, Options):
+        assert list(documented(kind)) == list(kind.__annotations__)
+
+
+def test_defaults_are_those_of_the_library():
+    values = initialized(c.CurvatureOptions, library().dkfac_curvature_options_init)
+    for name, (_, default) in documented(Options).items():
+        if name not in OF_PYTHON:
+            default = NAMES[name][default] if name in NAMES else default
+            found = getattr(values, name)
+            assert (found or None if default is None else found) == default, name
+    for function in (dkfac.attach, dkfac.KFAC):
+        parameters = inspect.signature(function).parameters
+        assert all(parameters[name].default == getattr(values, name) for name in SETTINGS)
+
+
+def test_enumerations_have_the_names_of_the_library():
+    for name, table in NAMES.items():
+        assert f'{name}: Literal[{", ".join(map(repr, table))}]'.replace("'", '"') in inspect.getsource(CommonOptions)
+
+
+@pytest.mark.parametrize("function", [dkfac.attach, dkfac.KFAC])
+def test_signatures_and_help_list_all(function):
+    parameters = inspect.signature(function).parameters
+    assert parameters.keys() >= documented(Options).keys() | SETTINGS
+    assert "options" not in parameters
+    assert all(f"{name}: {text}" in function.__doc__ for name, (text, _) in documented(Options).items())
+
+
+def test_what_kfac_pytorch_names_is_not_listed_twice():
+    parameters = list(inspect.signature(dkfac.KFACPreconditioner).parameters)
+    assert set(parameters) >= documented(CommonOptions).keys() and len(parameters) == len(set(parameters))
+
+
+def test_an_option_that_is_not_listed_is_refused():
+    model = torch.nn.Linear(2, 2)
+    with pytest.raises(dkfac.InvalidArgument, match="no option 'dampng_split'.*damping_split"):
+        dkfac.attach(model, torch.optim.SGD(model.parameters(), lr=0.1), dampng_split="pi")
+
+
+def test_a_report_has_the_fields_of_the_library():
+    assert list(StepReport.__annotations__) == list(c.fields(c.StepReport))
+
+
+def test_the_package_says_that_it_has_types():
+    assert (pathlib.Path(c.__file__).parent / "py.typed").is_file()
