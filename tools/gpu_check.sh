@@ -281,17 +281,19 @@ part_benchmarks() {
   [ $skipped -eq 0 ] || fine=0  # There is a device.
 }
 part_peers() {
-  local right=0 skipped=0 wrong=() absent=() torch=(python3 benchmarks/gpu_torch_train.py)
+  local right=0 skipped=0 wrong=() absent=() torch=(python3 benchmarks/peers/pytorch.py)
+  local resnet50=(--device cuda --model resnet50 --size 224 --classes 1000 --batch 256 --steps 30 --warm-up 6)
   mkdir -p "$out/$part"
   : >"$out/$part.log"
   fine=1
   [ $preset = gpu ] || { outcome="not for the emulated device"; return; }
   command -v python3 >/dev/null || { outcome="SKIPPED: no python3"; return; }
-  measure 150 torch_train_resnet50_f16 "${torch[@]}" --model resnet50 --batch 256 --compute f16
-  measure 100 torch_kfac_batch256 python3 benchmarks/gpu_torch.py --batch 256
-  measure 100 torch_train_resnet9_f16 "${torch[@]}" --model resnet9 --batch 512 --compute f16
-  measure 150 torch_train_resnet50_bf16 "${torch[@]}" --model resnet50 --batch 256 --compute bf16
-  measure 60 torch_kfac_batch32 python3 benchmarks/gpu_torch.py --batch 32
+  measure 150 torch_train_resnet50_f16 "${torch[@]}" step "${resnet50[@]}" --precision f16
+  measure 100 torch_kfac_batch256 "${torch[@]}" kfac-parts --batch 256
+  measure 100 torch_train_resnet9_f16 "${torch[@]}" step --device cuda --model resnet9 --batch 512 --precision f16 \
+    --steps 30 --warm-up 6
+  measure 150 torch_train_resnet50_bf16 "${torch[@]}" step "${resnet50[@]}" --precision bf16
+  measure 60 torch_kfac_batch32 "${torch[@]}" kfac-parts --batch 32
   judge
   [ $skipped -eq 0 ] || [ ${#wrong[@]} -gt 0 ] || fine=1  # PyTorch is missing.
 }

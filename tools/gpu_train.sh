@@ -91,7 +91,7 @@ for part in "${parts[@]}"; do
         --device "$device" --set run.precision=f16 --seeds "${seeds:-5}" --target 0.94 \
         --out "$out/resnet9" --force ;;
     torch)
-      has_cifar torch && run torch python3 benchmarks/gpu_torch_cifar.py "$DKFAC_DATA" \
+      has_cifar torch && run torch python3 benchmarks/peers/pytorch.py resnet9 "$DKFAC_DATA" \
         --seeds "${seeds:-5}" --json "$out/torch.json" ;;
   esac
 done

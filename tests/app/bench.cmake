@@ -13,15 +13,13 @@ add_test(NAME app.bench_cli
 set_tests_properties(app.bench_cli PROPERTIES LABELS app TIMEOUT 240
   ENVIRONMENT "${DKFAC_TEST_ENVIRONMENT};DKFAC=$<TARGET_FILE:dkfac>")
 
-add_test(NAME app.compare_torch
-         COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/compare_torch_test.py)
-set_tests_properties(app.compare_torch PROPERTIES LABELS app TIMEOUT 240
+add_test(NAME app.peers
+         COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/peers_test.py)
+set_tests_properties(app.peers PROPERTIES LABELS app TIMEOUT 480
   ENVIRONMENT "${DKFAC_TEST_ENVIRONMENT};DKFAC=$<TARGET_FILE:dkfac>;DKFAC_REPOSITORY=${PROJECT_SOURCE_DIR}")
-
-add_test(NAME app.compare_kfac
-         COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/compare_kfac_test.py)
-set_tests_properties(app.compare_kfac PROPERTIES LABELS app TIMEOUT 240
-  ENVIRONMENT "${DKFAC_TEST_ENVIRONMENT};DKFAC=$<TARGET_FILE:dkfac>;DKFAC_REPOSITORY=${PROJECT_SOURCE_DIR}")
+if(TARGET dkfac_shared)
+  set_property(TEST app.peers APPEND PROPERTY ENVIRONMENT "DKFAC_LIBRARY=$<TARGET_FILE:dkfac_shared>")
+endif()
 
 add_test(NAME app.tools
          COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/tools_test.py)

@@ -122,7 +122,7 @@ class RectangularPixels(unittest.TestCase):
 
 class RectangularEval(unittest.TestCase):
     def test_ratios_are_medians_over_rounds(self):
-        script = TOOLS.parent / "benchmarks" / "rectangular_eval.py"
+        script = TOOLS.parent / "benchmarks" / "host" / "rectangular_eval.py"
         spec = importlib.util.spec_from_file_location("rectangular_eval", script)
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)

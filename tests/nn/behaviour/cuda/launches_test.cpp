@@ -12,8 +12,8 @@
 #include "emulated/work_log.h"
 #include "nn/cuda/device_models.h"
 
-/// Launches, operations and bytes of a training step, which benchmarks/gpu_model.py is checked
-/// against. The emulated device has the launches of a device, except that it reduces rows in one.
+/// Launches of a training step by kernel, and operations and bytes of its library calls. The
+/// emulated device has the launches of a device, except that it reduces rows in one.
 namespace dkfac::nn {
 namespace {
 
