@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <exception>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -11,15 +10,13 @@
 
 #include "comm/collective/all_gather.h"
 #include "comm/collective/flag_message.h"
-#include "comm/collective/step_pipeline.h"
 #include "comm/collective/stream_join.h"
 #include "core/shared/activity_timer.h"
 #include "core/shared/host_visitor.h"
 #include "core/shared/registration.h"
-#include "kfac/curvature/curvature.h"
-#include "kfac/precondition/directions.h"
 #include "kfac/precondition/row_major.h"
 #include "kfac/shared/fields.h"
+#include "kfac/step.h"
 
 namespace dkfac::kfac {
 
@@ -29,51 +26,55 @@ struct DKFAC_LOCAL Preconditioner::Impl {
       : comm(std::move(communicator)),
         ctx(device, context),
         join(device),
-        curvature(ctx, comm, options, context) {}
+        steps(ctx, comm, options, context) {}
 
   void prepare();
   void ensure_prepared() {
     if (!prepared) prepare();
   }
-  void begin_step();
-  StepReport step(std::span<const LayerGrad> grads, Stream stream, const StepArgs& args);
-  void check_grads(std::span<const LayerGrad> grads, bool allow_missing);
+  StepReport step(std::span<const LayerGrad> given, Stream stream, const StepArgs& args);
+  void check_grads(std::span<const LayerGrad> given, bool allow_missing);
+  [[nodiscard]] comm::FlagMessage flags_of(const StepArgs& args) const;
   void pack(const LayerGrad& grad);
   void unpack(const LayerGrad& grad);
-  [[nodiscard]] bool works(LayerId layer) const { return curvature.works(static_cast<int>(layer)); }
-  [[nodiscard]] bool covered(LayerId layer) const {
-    return curvature.layer(static_cast<int>(layer)).covered();
-  }
-  /// Whether a layer was preconditioned in this step; equal on all ranks.
-  [[nodiscard]] bool done(LayerId layer, const StepReport& report) const {
-    const CurvatureBlock& block = curvature.layer(static_cast<int>(layer));
-    return block.covered() && std::ranges::count(report.without_inverse, block.name) == 0;
-  }
+  void scale(ConstTensorView clip);
+  void gather(std::span<const LayerGrad> given);
   void set_rates(LayerId layer, double weight_lr, double bias_lr);
   /// The output of preconditioning a layer: a block of the gather buffer, or the caller's gradient.
   [[nodiscard]] LayerDirection target(const LayerGrad& grad);
+  [[nodiscard]] Curvature& curvature() { return steps.curvature(); }
+  [[nodiscard]] const CurvatureBlock& layer(LayerId id) {
+    return curvature().layer(static_cast<int>(id));
+  }
+
+  // The gradients of a step, as Step expects them; `grads` are those of this step.
+  void begin(std::vector<comm::BucketedReduce*>& active);
+  void complete(bool /*allow_missing*/) {
+    for (const LayerGrad& grad : grads)
+      if (curvature().works(static_cast<int>(grad.layer))) pack(grad);
+  }
+  void raise_flags(comm::FlagMessage& message) const { message.gradient_count = nonfinite; }
+  void request() {}
+  void collect(StepReport& /*report*/) {}
 
   std::shared_ptr<comm::Communicator> comm;
   comm::WorkerGrid grid;  // Set by prepare().
   Context ctx;
   comm::StreamJoin join;
-  Curvature curvature;
   struct Rates {
     double weight = 1, bias = 1;
   };
   std::vector<Rates> rates;  // Of each layer, as multiples of StepArgs::lr.
   bool prepared = false;
-  std::int64_t steps = 0;
   Tensor nonfinite;        // f32[1]
   std::vector<bool> seen;  // Layers whose gradients were passed to this step.
   std::optional<comm::BucketedReduce>
       flags;  // Carries the step's flags where no statistics are due.
-  std::optional<Directions> directions;
   std::optional<comm::AllGather> gathered;
+  std::span<const LayerGrad> grads;     // Row-major; during step().
   std::vector<LayerDirection> targets;  // This step's directions on this rank.
   RowMajor row_major;
-  std::vector<comm::BucketedReduce*> active;
-  std::optional<comm::StepPipeline> pipeline;  // Declared last: destroyed before the buffers.
+  Step steps;  // Declared last: its pipeline is destroyed before the buffers.
 };
 
 StepReport Preconditioner::Impl::step(std::span<const LayerGrad> given, Stream stream,
@@ -81,115 +82,100 @@ StepReport Preconditioner::Impl::step(std::span<const LayerGrad> given, Stream s
   ensure_prepared();
   join.enter("step", stream, ctx.stream());
   check_grads(given, args.flags.rejects());
-  const bool clipped = curvature.options().kl_clip > 0;
-  DKFAC_CHECK(!clipped || (args.lr > 0 && std::isfinite(args.lr)), "[step] StepArgs::lr is ",
-              args.lr, "; the KL clip needs the learning rate of the step, > 0");
-  comm::check_flags(args.flags, ctx.device());
-  const std::span<const LayerGrad> grads = row_major.copies(ctx, given);
-  StepReport report;
-  {
-    const ActivityTimer timer(report.seconds.exchange, "exchange");
-    curvature.complete(args.flags.rejects());
-    report.step = ++steps;  // A call that was refused does not count.
-    for (const LayerGrad& grad : grads)
-      if (works(grad.layer)) pack(grad);
-    comm::FlagMessage message{.caller = args.flags, .gradient_count = nonfinite};
-    if (clipped) {
-      message.hash = comm::mix_hash(message.hash, args.lr);
-      for (const Rates& r : rates)
-        message.hash = comm::mix_hash(comm::mix_hash(message.hash, r.weight), r.bias);
-    }
-    curvature.raise_flags(message);
-    pipeline->submit(message);
-    curvature.request();
-    const comm::AgreedFlags agreed = pipeline->wait();  // The only host synchronization.
-    if (const std::exception_ptr failed = curvature.failure(agreed)) {
-      begin_step();
-      std::rethrow_exception(failed);
-    }
-    report.agreement = agreed.flags;
-    curvature.collect(agreed, report);
+  const comm::FlagMessage message = flags_of(args);
+  grads = row_major.copies(ctx, given);
+  steps.agree(message, *this);
+  if (steps.update_curvature()) {
+    scale(steps.precondition(targets, args.lr));
+    gather(given);
   }
-  report.updated = report.agreement.may_update();
-  if (report.updated) {
-    curvature.update_averages(report);
-    curvature.refresh_inverses(report);
-  }
-  if (report.updated) {  // May have become false: no layer has an inverse.
-    const ConstTensorView clip = directions->make(curvature, grid, targets, args.lr, report);
-    if (!clip.empty())
-      for (const LayerDirection& d : targets) {
-        if (!curvature.layer(d.layer).has_inverse()) continue;
-        scale_direction(ctx, clip, d.weight);
-        scale_direction(ctx, clip, d.bias);
-      }
-    const ActivityTimer timer(report.seconds.exchange, "exchange"), part(report.seconds.gather);
-    gathered->run();
-    if (gathered->needed())
-      for (const LayerGrad& grad : grads)
-        if (done(grad.layer, report)) unpack(grad);
-    for (std::size_t i = 0; i < given.size(); ++i)
-      if (done(given[i].layer, report)) row_major.write_back(ctx, given, i);
-    curvature.refresh_delayed(report);
-  }
-  report.bytes = pipeline->bytes();
-  report.scratch_growths = ctx.scratch_growths();
-  report.preconditioning = directions->launches();
-  curvature.finish(report);
-  begin_step();
+  StepReport report = steps.end(*this);
   join.leave(stream, ctx.stream());
   return report;
 }
 
+/// The step's flags of this rank from its arguments, which it checks.
+comm::FlagMessage Preconditioner::Impl::flags_of(const StepArgs& args) const {
+  const bool clipped = steps.curvature().options().kl_clip > 0;
+  DKFAC_CHECK(!clipped || (args.lr > 0 && std::isfinite(args.lr)), "[step] StepArgs::lr is ",
+              args.lr, "; the KL clip needs the learning rate of the step, > 0");
+  comm::check_flags(args.flags, ctx.device());
+  comm::FlagMessage message{.caller = args.flags};
+  if (!clipped) return message;
+  message.hash = comm::mix_hash(message.hash, args.lr);
+  for (const Rates& r : rates)
+    message.hash = comm::mix_hash(comm::mix_hash(message.hash, r.weight), r.bias);
+  return message;
+}
+
+void Preconditioner::Impl::scale(ConstTensorView clip) {
+  if (clip.empty()) return;
+  for (const LayerDirection& d : targets) {
+    if (!curvature().layer(d.layer).has_inverse()) continue;
+    scale_direction(ctx, clip, d.weight);
+    scale_direction(ctx, clip, d.bias);
+  }
+}
+
+void Preconditioner::Impl::gather(std::span<const LayerGrad> given) {
+  StepSeconds& seconds = steps.report().seconds;
+  const ActivityTimer timer(seconds.exchange, "exchange"), part(seconds.gather);
+  const auto done = [this](const LayerGrad& grad) {
+    return curvature().preconditions(static_cast<int>(grad.layer));
+  };
+  gathered->run();
+  if (gathered->needed())
+    for (const LayerGrad& grad : grads)
+      if (done(grad)) unpack(grad);
+  for (std::size_t i = 0; i < given.size(); ++i)
+    if (done(given[i])) row_major.write_back(ctx, given, i);
+}
+
 void Preconditioner::Impl::prepare() {
   DKFAC_CHECK(!prepared, "[prepare] was called before");
-  const CurvatureOptions& options = curvature.options();
+  const CurvatureOptions& options = curvature().options();
   FieldText fields;
   for_each_field(options, fields);
   std::string text = "preconditioner\n" + fields.text();
-  for (int i = 0; i < curvature.layers(); ++i)
-    text += registration_line(curvature.layer(i).name, curvature.layer(i).spec);
+  for (int i = 0; i < curvature().layers(); ++i)
+    text += registration_line(curvature().layer(i).name, curvature().layer(i).spec);
   comm::require_equal(*comm, text, "the preconditioner's layers and options");
   grid = comm::make_worker_grid(comm, options.distribution.grad_worker_fraction);
   comm::require_equal_arithmetic(grid, ctx);
-  pipeline.emplace(ctx, grid, options.communication.overlap);
-  curvature.prepare(grid, comm::kFlagElements);
+  steps.prepare(grid, comm::kFlagElements);
   flags.emplace(ctx, grid, "flags", std::vector<comm::Slot>{},
                 comm::BucketedReduceOptions{.recipients = comm::Recipients::all,
                                             .dtype = options.dtype,
                                             .trailer = comm::kFlagElements});
   std::vector<comm::Slot> slots;
-  for (int i = 0; i < curvature.layers(); ++i) {
-    const CurvatureBlock& block = curvature.layer(i);
+  for (int i = 0; i < curvature().layers(); ++i) {
+    const CurvatureBlock& block = curvature().layer(i);
     slots.push_back(
         {block.owner, block.covered() ? weight_numel(block.spec) + bias_numel(block.spec) : 0, 0});
   }
   gathered.emplace(ctx, grid, "preconditioned gradients", std::move(slots), options.dtype);
-  directions.emplace(ctx, curvature);
   nonfinite = Tensor::zeros(ctx, {1});
   prepared = true;
-  begin_step();
+  steps.begin(*this);
 }
 
-void Preconditioner::Impl::begin_step() {
-  active.clear();
-  curvature.begin(active);
+void Preconditioner::Impl::begin(std::vector<comm::BucketedReduce*>& active) {
   if (active.empty()) {
     flags->begin();
     active.push_back(&*flags);
   }
-  pipeline->begin(active);
   targets.clear();
+  grads = {};
   ops::fill(ctx, nonfinite, 0);
 }
 
-void Preconditioner::Impl::check_grads(std::span<const LayerGrad> grads, bool allow_missing) {
-  seen.assign(static_cast<std::size_t>(curvature.layers()), false);
-  for (const LayerGrad& grad : grads) {
+void Preconditioner::Impl::check_grads(std::span<const LayerGrad> given, bool allow_missing) {
+  seen.assign(static_cast<std::size_t>(curvature().layers()), false);
+  for (const LayerGrad& grad : given) {
     const int i = static_cast<int>(grad.layer);
-    DKFAC_CHECK(i >= 0 && i < curvature.layers(), "[step] layer id ", i,
-                " does not exist; add_layer() returned 0 to ", curvature.layers() - 1);
-    const CurvatureBlock& block = curvature.layer(i);
+    DKFAC_CHECK(i >= 0 && i < curvature().layers(), "[step] layer id ", i,
+                " does not exist; add_layer() returned 0 to ", curvature().layers() - 1);
+    const CurvatureBlock& block = curvature().layer(i);
     DKFAC_CHECK(!seen[static_cast<std::size_t>(i)], "[step] layer '", block.name, "' comes twice");
     seen[static_cast<std::size_t>(i)] = true;
     const Caller caller("step", block.name);
@@ -201,30 +187,30 @@ void Preconditioner::Impl::check_grads(std::span<const LayerGrad> grads, bool al
                  ctx.device());
     check_bias(caller, "the gradient of the bias", block.spec, grad.bias, ctx.device());
   }
-  for (int i = 0; i < curvature.layers(); ++i)
-    DKFAC_CHECK(allow_missing || seen[static_cast<std::size_t>(i)] || !curvature.layer(i).covered(),
-                "[step] layer '", curvature.layer(i).name,
-                "' has no gradient; pass those of all layers");
+  for (int i = 0; i < curvature().layers(); ++i)
+    DKFAC_CHECK(
+        allow_missing || seen[static_cast<std::size_t>(i)] || !curvature().layer(i).covered(),
+        "[step] layer '", curvature().layer(i).name, "' has no gradient; pass those of all layers");
 }
 
-void Preconditioner::Impl::set_rates(LayerId layer, double weight_lr, double bias_lr) {
-  const int i = static_cast<int>(layer);
-  DKFAC_CHECK(i >= 0 && i < curvature.layers(), "[set_rates] layer id ", i,
-              " does not exist; there are ", curvature.layers(),
+void Preconditioner::Impl::set_rates(LayerId id, double weight_lr, double bias_lr) {
+  const int i = static_cast<int>(id);
+  DKFAC_CHECK(i >= 0 && i < curvature().layers(), "[set_rates] layer id ", i,
+              " does not exist; there are ", curvature().layers(),
               " layers, whose ids add_layer() returned");
   for (const double rate : {weight_lr, bias_lr})
-    DKFAC_CHECK(rate >= 0 && std::isfinite(rate), "[set_rates] layer '", curvature.layer(i).name,
+    DKFAC_CHECK(rate >= 0 && std::isfinite(rate), "[set_rates] layer '", curvature().layer(i).name,
                 "': a multiplier of the learning rate is ", rate, "; it must be finite and >= 0");
   rates[static_cast<std::size_t>(i)] = {weight_lr, bias_lr};
 }
 
 LayerDirection Preconditioner::Impl::target(const LayerGrad& grad) {
-  const int layer = static_cast<int>(grad.layer);
+  const int index = static_cast<int>(grad.layer);
   const std::int64_t weight = grad.weight.numel(), bias = grad.bias.numel();
-  const Rates& rate = rates[static_cast<std::size_t>(layer)];
-  LayerDirection out{.layer = layer, .weight_lr = rate.weight, .bias_lr = rate.bias};
-  if (gathered->needed() && covered(grad.layer)) {
-    const TensorView block = gathered->block(layer);
+  const Rates& rate = rates[static_cast<std::size_t>(index)];
+  LayerDirection out{.layer = index, .weight_lr = rate.weight, .bias_lr = rate.bias};
+  if (gathered->needed() && layer(grad.layer).covered()) {
+    const TensorView block = gathered->block(index);
     out.weight = block.slice(0, 0, weight);
     if (bias > 0) out.bias = block.slice(0, weight, bias);
   } else {
@@ -249,7 +235,7 @@ void Preconditioner::Impl::pack(const LayerGrad& grad) {
   };
   pack_part(grad.weight, to.weight);
   pack_part(grad.bias, to.bias);
-  if (covered(grad.layer)) targets.push_back(to);
+  if (layer(grad.layer).covered()) targets.push_back(to);
 }
 
 void Preconditioner::Impl::unpack(const LayerGrad& grad) {
@@ -275,7 +261,7 @@ Preconditioner::Preconditioner(Preconditioner&&) noexcept = default;
 Preconditioner& Preconditioner::operator=(Preconditioner&&) noexcept = default;
 
 LayerId Preconditioner::add_layer(std::string name, LayerSpec spec) {
-  Curvature& curvature = impl_->curvature;
+  Curvature& curvature = impl_->curvature();
   DKFAC_CHECK(!impl_->prepared, "[add_layer] layer '", name, "' comes after prepare()");
   bool exists = false;
   for (int i = 0; i < curvature.layers(); ++i) exists = exists || curvature.layer(i).name == name;
@@ -288,39 +274,41 @@ LayerId Preconditioner::add_layer(std::string name, LayerSpec spec) {
 
 void Preconditioner::prepare() { impl_->prepare(); }
 
-bool Preconditioner::wants_statistics() const { return impl_->curvature.statistics_due(); }
-bool Preconditioner::wants_input(LayerId layer) const { return impl_->curvature.input_due(layer); }
+bool Preconditioner::wants_statistics() const { return impl_->steps.recorder().wants_statistics(); }
+bool Preconditioner::wants_input(LayerId layer) const {
+  return impl_->steps.recorder().wants_input(layer);
+}
 bool Preconditioner::wants_grad_output(LayerId layer) const {
-  return impl_->curvature.output_due(layer);
+  return impl_->steps.recorder().wants_grad_output(layer);
 }
 
 void Preconditioner::record_input(LayerId layer, ConstTensorView input, Stream stream,
                                   RecordScale scale) {
   impl_->ensure_prepared();
-  impl_->curvature.record_input(layer, input, stream, scale);
-  impl_->pipeline->poll();
+  impl_->steps.recorder().record_input(layer, input, stream, scale);
+  impl_->steps.poll();
 }
 
 void Preconditioner::record_grad_output(LayerId layer, ConstTensorView grad_output, Stream stream,
                                         RecordScale scale) {
   impl_->ensure_prepared();
-  impl_->curvature.record_grad_output(layer, grad_output, stream, scale);
-  impl_->pipeline->poll();
+  impl_->steps.recorder().record_grad_output(layer, grad_output, stream, scale);
+  impl_->steps.poll();
 }
 
 void Preconditioner::record_normalization(LayerId layer, ConstTensorView x, ConstTensorView mean,
                                           ConstTensorView inv_std, ConstTensorView grad_output,
                                           Stream stream, RecordScale scale) {
   impl_->ensure_prepared();
-  impl_->curvature.record_normalization(layer, x, mean, inv_std, grad_output, stream, scale);
-  impl_->pipeline->poll();
+  impl_->steps.recorder().record_normalization(layer, x, mean, inv_std, grad_output, stream, scale);
+  impl_->steps.poll();
 }
 
 void Preconditioner::record_sample_gradients(LayerId layer, ConstTensorView gradients,
                                              Stream stream, RecordScale scale) {
   impl_->ensure_prepared();
-  impl_->curvature.record_sample_gradients(layer, gradients, stream, scale);
-  impl_->pipeline->poll();
+  impl_->steps.recorder().record_sample_gradients(layer, gradients, stream, scale);
+  impl_->steps.poll();
 }
 
 StepReport Preconditioner::step(std::span<const LayerGrad> grads, Stream stream,
@@ -330,38 +318,38 @@ StepReport Preconditioner::step(std::span<const LayerGrad> grads, Stream stream,
 
 LayerFactors Preconditioner::read_factors(LayerId layer) {
   DKFAC_CHECK(impl_->prepared, "[read_factors] comes before prepare()");
-  return impl_->curvature.read_factors(layer);
+  return impl_->curvature().read_factors(layer);
 }
 
-void Preconditioner::set_damping(double damping) { impl_->curvature.set_damping(damping); }
+void Preconditioner::set_damping(double damping) { impl_->curvature().set_damping(damping); }
 
 void Preconditioner::set_rates(LayerId layer, double weight_lr, double bias_lr) {
   impl_->set_rates(layer, weight_lr, bias_lr);
 }
 
 void Preconditioner::set_curvature(const CurvatureSettings& settings) {
-  if (impl_->curvature.set_curvature(settings) && impl_->prepared) impl_->begin_step();
+  if (impl_->curvature().set_curvature(settings) && impl_->prepared) impl_->steps.begin(*impl_);
 }
 
 void Preconditioner::visit_state(StateVisitor& caller) {
   impl_->ensure_prepared();
   HostVisitor visitor(impl_->ctx, caller);
-  visitor.integer("steps", StateKind::replicated, impl_->steps);
-  impl_->curvature.visit_state(visitor);
-  impl_->begin_step();  // The due statistics may have changed.
+  visitor.integer("steps", StateKind::replicated, impl_->steps.count());
+  impl_->curvature().visit_state(visitor);
+  impl_->steps.begin(*impl_);  // The due statistics may have changed.
 }
 
-const CurvatureOptions& Preconditioner::options() const { return impl_->curvature.options(); }
+const CurvatureOptions& Preconditioner::options() const { return impl_->curvature().options(); }
 
 std::string Preconditioner::describe() const {
   DKFAC_CHECK(impl_->prepared, "[describe] comes before prepare()");
-  return impl_->curvature.describe(
+  return impl_->curvature().describe(
       {}, {{"gathered directions", static_cast<std::int64_t>(impl_->gathered->bytes())}});
 }
 
 std::string Preconditioner::notice() const {
   DKFAC_CHECK(impl_->prepared, "[notice] comes before prepare()");
-  return impl_->curvature.notice();
+  return impl_->curvature().notice();
 }
 
 }  // namespace dkfac::kfac

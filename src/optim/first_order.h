@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -68,11 +69,14 @@ class FirstOrder final : public Optimizer {
 
  private:
   void begin_step();
+  /// Reduces the gradients; returns whether the ranks accept the step.
+  [[nodiscard]] bool agree(const StepArgs& args, kfac::StepReport& report);
 
   OptimizerFrame frame_;
   Rule rule_;
   std::vector<Tensor> slots_;  ///< [kSlots, numel] of each layer.
   UpdateTable table_;
+  std::int64_t steps_ = 0;
   std::optional<Gradients> gradients_;
   std::vector<comm::BucketedReduce*> active_;
   std::optional<comm::StepPipeline> pipeline_;  ///< Declared last: destroyed before the buffers.
@@ -82,18 +86,7 @@ template <class Rule>
 kfac::StepReport FirstOrder<Rule>::step(const StepArgs& args, Stream stream) {
   kfac::StepReport report;
   enter_step(frame_, args, stream);
-  {
-    const ActivityTimer timer(report.seconds.exchange, "exchange");
-    gradients_->complete(args.flags.rejects());
-    report.step = ++frame_.steps;  // A call that was refused does not count.
-    comm::FlagMessage flags = flags_of(args);
-    gradients_->raise_flags(flags);
-    pipeline_->submit(flags);
-    gradients_->request();
-    report.agreement = pipeline_->wait().flags;  // The only host synchronization.
-    gradients_->collect(report);
-  }
-  report.updated = report.agreement.may_update();
+  report.updated = agree(args, report);
   if (report.updated) {
     const ActivityTimer timer(report.seconds.update);
     report.momentum = rule_.update(frame_.ctx, table_, args);
@@ -103,6 +96,20 @@ kfac::StepReport FirstOrder<Rule>::step(const StepArgs& args, Stream stream) {
   begin_step();
   frame_.join.leave(stream, frame_.ctx.stream());
   return report;
+}
+
+template <class Rule>
+bool FirstOrder<Rule>::agree(const StepArgs& args, kfac::StepReport& report) {
+  const ActivityTimer timer(report.seconds.exchange, "exchange");
+  gradients_->complete(args.flags.rejects());
+  report.step = ++steps_;  // A call that was refused does not count.
+  comm::FlagMessage flags = flags_of(args);
+  gradients_->raise_flags(flags);
+  pipeline_->submit(flags);
+  gradients_->request();
+  report.agreement = pipeline_->wait().flags;  // The only host synchronization.
+  gradients_->collect(report);
+  return report.agreement.may_update();
 }
 
 template <class Rule>
@@ -142,7 +149,7 @@ template <class Rule>
 void FirstOrder<Rule>::visit_state(StateVisitor& caller) {
   frame_.require_prepared("visit_state");
   HostVisitor visitor(frame_.ctx, caller);
-  visitor.integer("steps", StateKind::replicated, frame_.steps);
+  visitor.integer("steps", StateKind::replicated, steps_);
   gradients_->visit_state(visitor);
   rule_.visit_state(visitor);
   for (std::size_t i = 0; i < slots_.size(); ++i)

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -29,7 +28,6 @@ struct OptimizerFrame {
   std::vector<ParameterLayer> layers;
   comm::StreamJoin join;
   bool prepared = false;
-  std::int64_t steps = 0;
 
   [[nodiscard]] DType dtype() const;  ///< Of parameters and gradients.
   void require_prepared(const char* operation) const;

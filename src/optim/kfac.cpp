@@ -1,16 +1,13 @@
 #include <cmath>
-#include <exception>
 #include <optional>
 #include <utility>
 
 #include "dkfac/core/ops.h"
 
 #include "comm/collective/all_gather.h"
-#include "comm/collective/step_pipeline.h"
 #include "core/shared/activity_timer.h"
 #include "core/shared/host_visitor.h"
-#include "kfac/curvature/curvature.h"
-#include "kfac/precondition/directions.h"
+#include "kfac/step.h"
 #include "optim/frame.h"
 #include "optim/gradients.h"
 #include "optim/shared/fields.h"
@@ -25,81 +22,85 @@ class Kfac final : public Optimizer {
        ContextOptions context)
       : options_(options),
         frame_(comm, device, context),
-        curvature_(frame_.ctx, comm, options.curvature, context) {}
+        step_(frame_.ctx, comm, options.curvature, context) {}
 
   [[nodiscard]] std::string_view name() const override { return "kfac"; }
   [[nodiscard]] std::string describe() const override;
   [[nodiscard]] LayerId add_layer(std::string name, LayerSpec spec, LayerParams params) override {
     const LayerId id = frame_.add_layer(std::move(name), std::move(spec), params);
-    curvature_.add_layer(frame_.layers.back().name, frame_.layers.back().spec);
+    step_.curvature().add_layer(frame_.layers.back().name, frame_.layers.back().spec);
     return id;
   }
   void prepare() override;
-  [[nodiscard]] bool wants_statistics() const override { return curvature_.statistics_due(); }
-  [[nodiscard]] bool wants_input(LayerId id) const override { return curvature_.input_due(id); }
+  [[nodiscard]] bool wants_statistics() const override {
+    return step_.recorder().wants_statistics();
+  }
+  [[nodiscard]] bool wants_input(LayerId id) const override {
+    return step_.recorder().wants_input(id);
+  }
   [[nodiscard]] bool wants_grad_output(LayerId id) const override {
-    return curvature_.output_due(id);
+    return step_.recorder().wants_grad_output(id);
   }
   void set_curvature(const kfac::CurvatureSettings& settings) override {
-    if (curvature_.set_curvature(settings) && frame_.prepared) begin_step();
+    if (step_.curvature().set_curvature(settings) && frame_.prepared) step_.begin(*gradients_);
   }
   void record_input(LayerId id, ConstTensorView input, Stream stream, RecordScale scale) override {
     frame_.require_prepared("record_input");
-    curvature_.record_input(id, input, stream, scale);
-    pipeline_->poll();
+    step_.recorder().record_input(id, input, stream, scale);
+    step_.poll();
   }
   void record_grad_output(LayerId id, ConstTensorView grad_output, Stream stream,
                           RecordScale scale) override {
     frame_.require_prepared("record_grad_output");
-    curvature_.record_grad_output(id, grad_output, stream, scale);
-    pipeline_->poll();
+    step_.recorder().record_grad_output(id, grad_output, stream, scale);
+    step_.poll();
   }
   void record_normalization(LayerId id, ConstTensorView x, ConstTensorView mean,
                             ConstTensorView inv_std, ConstTensorView grad_output, Stream stream,
                             RecordScale scale) override {
     frame_.require_prepared("record_normalization");
-    curvature_.record_normalization(id, x, mean, inv_std, grad_output, stream, scale);
-    pipeline_->poll();
+    step_.recorder().record_normalization(id, x, mean, inv_std, grad_output, stream, scale);
+    step_.poll();
   }
   [[nodiscard]] bool takes_sample_gradients() const override { return true; }
   void record_sample_gradients(LayerId id, ConstTensorView gradients, Stream stream,
                                RecordScale scale) override {
     frame_.require_prepared("record_sample_gradients");
-    curvature_.record_sample_gradients(id, gradients, stream, scale);
-    pipeline_->poll();
+    step_.recorder().record_sample_gradients(id, gradients, stream, scale);
+    step_.poll();
   }
   [[nodiscard]] std::optional<PassState> pass_state(RecordScale scale) override {
     frame_.require_prepared("pass_state");
-    return curvature_.pass_state(scale);
+    return step_.recorder().pass_state(scale);
   }
   void resume(const PassState& state, Stream stream) override {
     frame_.require_prepared("resume");
     // In both directions: replayed work is on the caller's stream, in memory of the context's.
     frame_.join.enter("resume", stream, frame_.ctx.stream());
-    curvature_.resume(state);
-    pipeline_->poll();
+    step_.recorder().resume(state);
+    step_.poll();
     frame_.join.leave(stream, frame_.ctx.stream());
   }
   void grads_ready(LayerId id, Stream stream, RecordScale scale) override {
     frame_.require_prepared("grads_ready");
     gradients_->announce(id, stream, scale);
-    pipeline_->poll();
+    step_.poll();
   }
   void all_grads_ready(std::span<const LayerId> layers, Stream stream, RecordScale scale) override {
     frame_.require_prepared("grads_ready");
     gradients_->announce(layers, stream, scale);
-    pipeline_->poll();
+    step_.poll();
   }
   kfac::StepReport step(const StepArgs& args, Stream stream) override;
   [[nodiscard]] kfac::LayerFactors read_factors(LayerId id) override {
     frame_.require_prepared("read_factors");
-    return curvature_.read_factors(id);
+    return step_.curvature().read_factors(id);
   }
   void visit_state(StateVisitor& caller) override;
 
  private:
-  void begin_step();
   [[nodiscard]] double momentum_of(const StepArgs& args) const;
+  void check_momentum(const StepArgs& args) const;
   /// Appends weight and bias of a layer that this rank preconditions.
   void add_layer_parts(int layer, std::vector<UpdatedPart>& parts);
   /// Applies momentum, weight decay and rescaling to the layers that this rank preconditions.
@@ -112,9 +113,7 @@ class Kfac final : public Optimizer {
 
   KfacOptions options_;
   OptimizerFrame frame_;
-  kfac::Curvature curvature_;
   std::optional<Gradients> gradients_;
-  std::optional<kfac::Directions> directions_;
   std::optional<comm::AllGather> weights_;
   // For the layers that this rank preconditions.
   std::vector<Tensor> velocity_, masters_;
@@ -123,64 +122,21 @@ class Kfac final : public Optimizer {
   comm::HostDevicePair
       saturated_;  ///< f64[1]: weights out of the range of their wire in the last update.
   double last_lr_ = 0;
-  std::vector<comm::BucketedReduce*> active_;
-  std::optional<comm::StepPipeline> pipeline_;  ///< Declared last: destroyed before the buffers.
+  kfac::Step step_;  ///< Declared last: its pipeline is destroyed before the buffers.
 };
 
 kfac::StepReport Kfac::step(const StepArgs& args, Stream stream) {
-  kfac::StepReport report;
   enter_step(frame_, args, stream);
-  const double momentum = momentum_of(args);
-  DKFAC_CHECK(momentum < 1,
-              "[step] the paper's momentum rule gives m0 / initial_lr * lr = ", momentum,
-              " at the rate ", args.lr, " with initial_lr = ", options_.initial_lr,
-              "; it must be below 1, so set initial_lr to the highest rate of the run");
-  {
-    const ActivityTimer timer(report.seconds.exchange, "exchange");
-    curvature_.complete(args.flags.rejects());
-    gradients_->complete(args.flags.rejects());
-    report.step = ++frame_.steps;  // A call that was refused does not count.
-    comm::FlagMessage flags = flags_of(args);
-    gradients_->raise_flags(flags);
-    curvature_.raise_flags(flags);
-    pipeline_->submit(flags);
-    gradients_->request();
-    curvature_.request();
-    const comm::AgreedFlags agreed = pipeline_->wait();  // The only host synchronization.
-    if (const std::exception_ptr failed = curvature_.failure(agreed)) {
-      begin_step();
-      std::rethrow_exception(failed);
-    }
-    report.agreement = agreed.flags;
-    curvature_.collect(agreed, report);
-    gradients_->collect(report);
+  check_momentum(args);
+  step_.agree(flags_of(args), *gradients_);
+  if (step_.update_curvature()) {
+    const ConstTensorView clip = step_.precondition(covered_, args.lr);
+    update_parameters(args, clip, step_.report());
+    gather_parameters(step_.report());
   }
-  report.updated = report.agreement.may_update();
-  if (report.updated) {
-    curvature_.update_averages(report);
-    curvature_.refresh_inverses(report);
-  }
-  if (report.updated) {  // May have become false: no layer has an inverse.
-    const ConstTensorView clip =
-        directions_->make(curvature_, frame_.grid, covered_, args.lr, report);
-    update_parameters(args, clip, report);
-    gather_parameters(report);
-    curvature_.refresh_delayed(report);
-  }
-  report.bytes = pipeline_->bytes();
-  report.scratch_growths = frame_.ctx.scratch_growths();
-  report.preconditioning = directions_->launches();
-  curvature_.finish(report);
-  begin_step();
+  kfac::StepReport report = step_.end(*gradients_);
   frame_.join.leave(stream, frame_.ctx.stream());
   return report;
-}
-
-void Kfac::begin_step() {
-  active_.clear();
-  curvature_.begin(active_);
-  gradients_->begin(active_);
-  pipeline_->begin(active_);
 }
 
 void Kfac::prepare() {
@@ -189,13 +145,12 @@ void Kfac::prepare() {
   for_each_field(o, text);
   for_each_field(options_, text);
   frame_.agree(name(), text.text(), o.distribution.grad_worker_fraction, comm::Repeated::nothing);
-  pipeline_.emplace(frame_.ctx, frame_.grid, o.communication.overlap);
-  curvature_.prepare(frame_.grid, 0);
-  const int count = curvature_.layers();
+  step_.prepare(frame_.grid, 0);
+  const int count = step_.curvature().layers();
   std::vector<int> owners;
   std::vector<comm::Slot> slots;
   for (int i = 0; i < count; ++i) {
-    owners.push_back(curvature_.layer(i).owner);
+    owners.push_back(step_.curvature().layer(i).owner);
     slots.push_back({owners.back(), frame_.layers[static_cast<std::size_t>(i)].numel(), 0});
   }
   gradients_.emplace(frame_,
@@ -204,7 +159,6 @@ void Kfac::prepare() {
                                      .bucket_bytes = o.communication.bucket_bytes,
                                      .wire = options_.curvature.communication.gradient_wire},
                      owners);
-  directions_.emplace(frame_.ctx, curvature_);
   weights_.emplace(frame_.ctx, frame_.grid, "weights", std::move(slots),
                    options_.curvature.communication.weight_wire.value_or(frame_.dtype()));
   saturated_ = comm::HostDevicePair(frame_.ctx, {1}, DType::f64);
@@ -212,10 +166,10 @@ void Kfac::prepare() {
   masters_.resize(frame_.layers.size());
   std::vector<UpdatedPart> parts;
   for (int i = 0; i < count; ++i)
-    if (curvature_.works(i)) add_layer_parts(i, parts);
+    if (step_.curvature().works(i)) add_layer_parts(i, parts);
   table_ = make_update_table(frame_.ctx, frame_.dtype(), std::move(parts));
   frame_.prepared = true;
-  begin_step();
+  step_.begin(*gradients_);
   frame_.ctx.stream().synchronize();  // The caller's stream may read the parameters from here on.
 }
 
@@ -223,7 +177,7 @@ void Kfac::add_layer_parts(int index, std::vector<UpdatedPart>& parts) {
   const auto i = static_cast<std::size_t>(index);
   const ParameterLayer& layer = frame_.layers[i];
   const TensorView gradient = gradients_->of(index);
-  if (curvature_.layer(index).covered())
+  if (step_.curvature().layer(index).covered())
     covered_.push_back(
         {.layer = index,
          .weight = gradient.slice(0, 0, layer.weight),
@@ -262,6 +216,14 @@ double Kfac::momentum_of(const StepArgs& args) const {
   return full;
 }
 
+void Kfac::check_momentum(const StepArgs& args) const {
+  const double momentum = momentum_of(args);
+  DKFAC_CHECK(momentum < 1,
+              "[step] the paper's momentum rule gives m0 / initial_lr * lr = ", momentum,
+              " at the rate ", args.lr, " with initial_lr = ", options_.initial_lr,
+              "; it must be below 1, so set initial_lr to the highest rate of the run");
+}
+
 void Kfac::update_parameters(const StepArgs& args, ConstTensorView clip, kfac::StepReport& report) {
   const ActivityTimer timer(report.seconds.update);
   report.momentum = momentum_of(args);
@@ -293,19 +255,19 @@ void Kfac::gather_parameters(kfac::StepReport& report) {
 void Kfac::visit_state(StateVisitor& caller) {
   frame_.require_prepared("visit_state");
   HostVisitor visitor(frame_.ctx, caller);
-  visitor.integer("steps", StateKind::replicated, frame_.steps);
+  visitor.integer("steps", StateKind::replicated, step_.count());
   gradients_->visit_state(visitor);
   visitor.real("last_lr", StateKind::replicated, last_lr_);
   for (std::size_t i = 0; i < frame_.layers.size(); ++i) {
     const StateKind kind =
-        curvature_.owns(static_cast<int>(i)) ? StateKind::owned : StateKind::owner_copy;
+        step_.curvature().owns(static_cast<int>(i)) ? StateKind::owned : StateKind::owner_copy;
     const std::string& layer = frame_.layers[i].name;
     if (velocity_[i].is_set())
       visitor.tensor(layer + ".velocity", kind, velocity_[i].view().flat());
     if (masters_[i].is_set()) visitor.tensor(layer + ".master", kind, masters_[i]);
   }
-  curvature_.visit_state(visitor);
-  begin_step();  // The due statistics may have changed.
+  step_.curvature().visit_state(visitor);
+  step_.begin(*gradients_);  // The due statistics may have changed.
 }
 
 std::string Kfac::describe() const {
@@ -313,8 +275,8 @@ std::string Kfac::describe() const {
   const auto element = static_cast<std::int64_t>(size_of(frame_.dtype()));
   std::vector<kfac::NamedBytes> buffers = gradients_->buffers();
   buffers.push_back({"gathered weights", static_cast<std::int64_t>(weights_->bytes())});
-  return curvature_.describe({.momentum = element, .masters = has_masters() ? element : 0},
-                             std::move(buffers));
+  return step_.curvature().describe({.momentum = element, .masters = has_masters() ? element : 0},
+                                    std::move(buffers));
 }
 
 }  // namespace

@@ -2,249 +2,315 @@
 
 #include <utility>
 
-#include "dkfac/core/ops.h"
-
+#include "core/shared/activity_timer.h"
 #include "core/shared/index.h"
 #include "kfac/distribution/memory_need.h"
 
 namespace dkfac::kfac {
+namespace {
 
-Curvature::Curvature(Context& ctx, std::shared_ptr<comm::Communicator> comm,
-                     CurvatureOptions options, ContextOptions context)
-    : ctx_(ctx),
-      comm_(std::move(comm)),
-      options_(std::move(options)),
-      records_(ctx, options_.statistics.records_valid_until_step, context),
-      workers_(ctx, options_.refresh.delay_inverses ? Priority::low : ctx.priority()) {
-  options_.validate();
-}
-
-void Curvature::add_layer(std::string name, LayerSpec spec) {
-  layers_.push_back(make_block(std::move(name), std::move(spec)));
-}
-
-int Curvature::checked(LayerId id, const char* operation) const {
-  const int index = static_cast<int>(id);
-  DKFAC_CHECK(index >= 0 && index < layers(), "[", operation, "] layer id ", index,
-              " does not exist; add_layer() returned 0 to ", layers() - 1);
-  return index;
-}
-
-void Curvature::prepare(const comm::WorkerGrid& grid, std::int64_t trailer) {
-  grid_ = grid;
-  DKFAC_CHECK(options_.inverse.method != InverseMethod::ekfac || grid_.workers == comm_->size(),
-              "[curvature options] inverse is ekfac with grad_worker_fraction ",
-              options_.distribution.grad_worker_fraction, " on ", comm_->size(),
-              " ranks; every rank projects its gradients on the eigenvectors of all layers, so set "
-              "grad_worker_fraction to 1");
-  std::vector<LayerLoad> loads;
-  for (const auto& block : layers_) loads.push_back(layer_load(block->spec, options_.dtype));
-  if (options_.distribution.calibrate) {
-    // Only proportions matter, so seconds may replace flops for all layers.
-    costs_ = kfac::calibrate(*comm_, options_, measure_on(ctx_, options_.dtype), ctx_.device());
-    for (std::size_t i = 0; i < layers_.size(); ++i)
-      loads[i].flops = layer_seconds(costs_, layers_[i]->spec, options_, ctx_.device());
+/// The layers as a plan of all ranks.
+struct Plan {
+  explicit Plan(const LayerTable& layers) : layers_(layers) {
+    for (const auto& block : layers.blocks) {
+      names.push_back(block->name);
+      specs.push_back(block->spec);
+      owners.push_back(block->owner);
+    }
   }
-  const std::vector<int> owners = assign(loads, comm_->size());
-  for (int i = 0; i < layers(); ++i) at(i).owner = owners[index_of(i)];
-  check_size();
-  for (int i = 0; i < layers(); ++i)
-    if (works(i)) at(i).allocate(ctx_, options_, owns(i));
-  nonfinite_ = Tensor::zeros(ctx_, {1});
-  make_statistics();
-  make_reductions(trailer);
-  plan_refresh_schedule();
-  for (const Statistic& s : statistics_)
-    if (works(s.layer)) at(s.layer).add_shared(s.plan.kind, parts_);
-  sharing_.emplace(ctx_, grid_, options_.dtype, parts_);
-  const std::int64_t count = statistics();
-  Context host;
-  ranges_ = Tensor::zeros(host, {count});
-  new_ranges_ = comm::HostDevicePair(ctx_, {count}, DType::f32);
-  record_ranges_ = Tensor::zeros(ctx_, {2});
-  underflow_ = comm::HostDevicePair(ctx_, {1}, DType::f32);
-  finite_ = comm::HostDevicePair(ctx_, {count + layers()}, DType::f64);
-  stages_ = comm::HostDevicePair(ctx_, {count}, DType::i32);
-  decision_numbers_ = comm::HostDevicePair(ctx_, {count * kNumbersPerDecision}, DType::f64);
-  lack_inverse_ = comm::HostDevicePair(ctx_, {layers()}, DType::f64);
-}
+  [[nodiscard]] PlannedLayers planned() const {
+    return {.names = names,
+            .specs = specs,
+            .owners = owners,
+            .options = layers_.options,
+            .workers = layers_.grid.workers,
+            .ranks = layers_.comm->size(),
+            .device = layers_.ctx.device()};
+  }
 
-void Curvature::check_size() {
   std::vector<std::string> names;
   std::vector<LayerSpec> specs;
   std::vector<int> owners;
-  for (const auto& block : layers_) {
-    names.push_back(block->name);
-    specs.push_back(block->spec);
-    owners.push_back(block->owner);
+
+ private:
+  const LayerTable& layers_;
+};
+
+/// Appends the temporary memory allocated so far: all of it is allocated on first use.
+void add_temporary(const Context& ctx, const RecordStream& records, const RefreshWorkers& workers,
+                   std::vector<NamedBytes>& buffers) {
+  std::size_t scratch = ctx.scratch_bytes(), library = ctx.library_bytes();
+  if (const Context* apart = records.apart()) {
+    scratch += apart->scratch_bytes();
+    library += apart->library_bytes();
   }
-  const PlannedLayers plan{.names = names,
-                           .specs = specs,
-                           .owners = owners,
-                           .options = options_,
-                           .workers = grid_.workers,
-                           .ranks = comm_->size(),
-                           .device = ctx_.device()};
-  check_memory(ctx_, grid_, plan);
-  notice_ = slow_rebuild(plan, costs_);
+  buffers.push_back({"scratch", static_cast<std::int64_t>(scratch)});
+  buffers.push_back({"scratch of rebuilds", workers.scratch_bytes()});
+  buffers.push_back({"workspaces of cuBLAS", static_cast<std::int64_t>(library)});
+  buffers.push_back({"workspaces of cuBLAS for rebuilds", workers.library_bytes()});
 }
 
-void Curvature::make_statistics() {
-  for (int i = 0; i < layers(); ++i) {
-    CurvatureBlock& block = at(i);
-    for (const StatisticTraits& traits : block.statistics()) {
-      (traits.kind == StatisticKind::a ? block.a : block.g) = statistics();
-      Statistic s{.name = block.name + traits.suffix,
-                  .traits = traits,
-                  .layer = i,
-                  .owner = block.owner,
-                  .plan = plan_statistic(block.spec, options_, traits.kind, ctx_.device())};
-      if (owns(i) && options_.refresh.staleness == Staleness::adaptive)
-        s.history = StatisticHistory(ctx_, s.plan.shape, options_.dtype);
-      reports_.push_back({.layer = i, .kind = traits.kind});
-      statistics_.push_back(std::move(s));
+/// Adds an accepted step's work on statistics and inverses, spent and saved.
+void add_work(const LayerTable& layers, StepReport& report) {
+  const CurvatureOptions& options = layers.options;
+  const std::size_t element =
+      size_of(options.communication.statistics_wire.value_or(options.dtype));
+  for (StatisticId id = 0; id < layers.ids(); ++id) {
+    const Statistic& s = layers.statistic(id);
+    if (layers.due(id)) {
+      report.flops += s.step_flops;
+    } else {
+      report.bytes_skipped += static_cast<std::uint64_t>(s.plan.numel()) * element;
+      report.flops_skipped += s.flops;
     }
-    if (block.a == kNoStatistic || block.g == kNoStatistic) continue;
-    statistic(block.a).partner = block.g;
-    statistic(block.g).partner = block.a;
+    (layers.schedule.rebuild_due(id) ? report.flops : report.flops_skipped) +=
+        layers.schedule.entry(id).inverse_flops;
   }
-  decisions_.resize(statistics_.size());
 }
 
-void Curvature::make_reductions(std::int64_t trailer) {
-  // A is reduced in forward order; G and the BatchNorm Fisher in backward order, hence later.
-  std::vector<comm::Slot> a_slots, g_slots, scale_slots;
-  const int count = layers();
-  const auto add = [this](std::vector<comm::Slot>& slots, StatisticId id, int time) {
-    if (id == kNoStatistic) return;
-    Statistic& s = statistic(id);
-    s.slot = static_cast<int>(slots.size());
-    slots.push_back({s.owner, s.plan.numel(), time});
-  };
-  for (int i = 0; i < count; ++i) add(a_slots, at(i).a, i);
-  for (int i = count - 1; i >= 0; --i) {
-    const int time = 2 * count - 1 - i;
-    CurvatureBlock& block = at(i);
-    add(g_slots, block.g, time);
-    // With EKFAC every rank preconditions every layer, so all ranks create the same slots.
-    if (block.scales_numel() == 0) continue;
-    block.scale_slot = static_cast<int>(scale_slots.size());
-    scale_slots.push_back({block.owner, block.scales_numel(), time});
-  }
-  a_due_.resize(a_slots.size());
-  g_due_.resize(g_slots.size());
-  scales_due_.resize(scale_slots.size());
-  comm::BucketedReduceOptions exchange{.recipients = comm::Recipients::owners,
-                                       .dtype = options_.dtype,
-                                       .bucket_bytes = options_.communication.bucket_bytes,
-                                       .wire = options_.communication.statistics_wire,
-                                       .parts_below_sum = true,
-                                       .past_wire = nonfinite_,
-                                       .filled_on = &records_on()};
-  a_reduce_.emplace(ctx_, grid_, "statistics A", std::move(a_slots), exchange);
-  exchange.trailer = trailer;
-  g_reduce_.emplace(ctx_, grid_, "statistics G", std::move(g_slots), exchange);
-  exchange.trailer = 0;
-  exchange.recipients = comm::Recipients::all;
-  if (exchange.wire == DType::f16) exchange.wire.reset();  // Scales have no magnitudes.
-  if (!scale_slots.empty())
-    scale_reduce_.emplace(ctx_, grid_, "scales of EKFAC", std::move(scale_slots), exchange);
+void visit_statistic(StateVisitor& visitor, Statistic& s) {
+  visitor.number(s.name + "_has_range", StateKind::replicated, s.has_range);
+  visitor.real(s.name + "_flops", StateKind::any_rank, s.flops);
+  if (!s.history.is_set()) return;
+  visitor.number(s.name + "_known", StateKind::owned, s.history.known());
+  visitor.tensor(s.name + "_last", StateKind::owned, s.history.last());
+  visitor.tensor(s.name + "_before_last", StateKind::owned, s.history.before());
 }
 
-void Curvature::plan_refresh_schedule() {
-  std::vector<RefreshEntry> entries;
-  for (const Statistic& s : statistics_)
-    entries.push_back({.inverted = s.plan.factor.is_set(),
-                       .layer = s.layer,
-                       .owner = s.owner,
-                       .inverse_flops = inverse_flops(s.plan.factor),
-                       .intervals = {},
-                       .damped = s.plan.factor.form != FactorForm::eigen});
-  schedule_ = RefreshSchedule(std::move(entries));
-  schedule_.configure(options_);
+}  // namespace
+
+Curvature::Curvature(Context& ctx, std::shared_ptr<comm::Communicator> comm,
+                     CurvatureOptions options, ContextOptions context)
+    : layers_(ctx, std::move(comm), std::move(options)),
+      recorder_(layers_, context),
+      rebuilds_(layers_),
+      decisions_(layers_) {
+  layers_.options.validate();
+}
+
+void Curvature::add_layer(std::string name, LayerSpec spec) {
+  layers_.blocks.push_back(make_block(std::move(name), std::move(spec)));
+}
+
+void Curvature::prepare(const comm::WorkerGrid& grid, std::int64_t trailer) {
+  layers_.grid = grid;
+  const int ranks = layers_.comm->size();
+  DKFAC_CHECK(options().inverse.method != InverseMethod::ekfac || grid.workers == ranks,
+              "[curvature options] inverse is ekfac with grad_worker_fraction ",
+              options().distribution.grad_worker_fraction, " on ", ranks,
+              " ranks; every rank projects its gradients on the eigenvectors of all layers, so set "
+              "grad_worker_fraction to 1");
+  assign_owners();
+  const Plan plan(layers_);
+  check_memory(layers_.ctx, grid, plan.planned());
+  notice_ = slow_rebuild(plan.planned(), costs_);
+  for (int i = 0; i < layers(); ++i)
+    if (works(i)) layers_.layer(i).allocate(layers_.ctx, options(), owns(i));
+  plan_statistics(layers_);
+  for (const Statistic& s : layers_.statistics)
+    reports_.push_back({.layer = s.layer, .kind = s.traits.kind});
+  recorder_.prepare(trailer);
+  rebuilds_.prepare();
+  decisions_.prepare();
+}
+
+void Curvature::assign_owners() {
+  Context& ctx = layers_.ctx;
+  std::vector<LayerLoad> loads;
+  for (const auto& block : layers_.blocks)
+    loads.push_back(layer_load(block->spec, options().dtype));
+  if (options().distribution.calibrate) {
+    // Only proportions matter, so seconds may replace flops for all layers.
+    costs_ =
+        kfac::calibrate(*layers_.comm, options(), measure_on(ctx, options().dtype), ctx.device());
+    for (int i = 0; i < layers(); ++i)
+      loads[index_of(i)].flops = layer_seconds(costs_, layer(i).spec, options(), ctx.device());
+  }
+  const std::vector<int> owners = assign(loads, layers_.comm->size());
+  for (int i = 0; i < layers(); ++i) layers_.layer(i).owner = owners[index_of(i)];
 }
 
 void Curvature::set_damping(double damping) {
-  CurvatureOptions changed = options_;
+  CurvatureOptions changed = options();
   changed.damping = damping;
   changed.validate();
-  if (damping == options_.damping) return;
-  options_ = std::move(changed);
-  schedule_.damping_changed();
-  for (const auto& block : layers_) block->damping_changed();
-  forgive_failures();
+  if (damping == options().damping) return;
+  layers_.options = std::move(changed);
+  layers_.schedule.damping_changed();
+  for (const auto& block : layers_.blocks) block->damping_changed();
+  rebuilds_.damping_changed();
 }
 
 bool Curvature::set_curvature(const CurvatureSettings& settings) {
-  const RefreshOptions& refresh = options_.refresh;
-  const int statistics_interval =
-      settings.statistics_interval.value_or(refresh.statistics_interval);
-  const int inverse_interval = settings.inverse_interval.value_or(refresh.inverse_interval);
-  const int micro_batches = settings.micro_batches.value_or(options_.statistics.micro_batches);
-  const double damping = settings.damping.value_or(options_.damping);
-  const bool same_intervals = statistics_interval == refresh.statistics_interval &&
-                              inverse_interval == refresh.inverse_interval;
-  const bool same_records = same_intervals && micro_batches == options_.statistics.micro_batches;
-  if (same_records && damping == options_.damping) return false;
-  for (const Statistic& s : statistics_)
+  const CurvatureOptions& now = options();
+  CurvatureOptions changed = now;
+  changed.refresh.statistics_interval =
+      settings.statistics_interval.value_or(now.refresh.statistics_interval);
+  changed.refresh.inverse_interval =
+      settings.inverse_interval.value_or(now.refresh.inverse_interval);
+  changed.statistics.micro_batches = settings.micro_batches.value_or(now.statistics.micro_batches);
+  changed.damping = settings.damping.value_or(now.damping);
+  const double damping = changed.damping;
+  const bool same_intervals =
+      changed.refresh.statistics_interval == now.refresh.statistics_interval &&
+      changed.refresh.inverse_interval == now.refresh.inverse_interval;
+  const bool same_records =
+      same_intervals && changed.statistics.micro_batches == now.statistics.micro_batches;
+  if (same_records && damping == now.damping) return false;
+  for (const Statistic& s : layers_.statistics)
     DKFAC_CHECK(same_records || s.records == 0, "[set_curvature] comes after the record of '",
                 s.name,
                 "' in this step; change intervals and micro-batches before the first record");
-  CurvatureOptions changed = options_;
-  changed.refresh.statistics_interval = statistics_interval;
-  changed.refresh.inverse_interval = inverse_interval;
-  changed.statistics.micro_batches = micro_batches;
-  changed.damping = damping;
   changed.validate();
-  changed.damping = options_.damping;
-  options_ = std::move(changed);
-  if (!same_intervals) schedule_.configure(options_);
+  changed.damping = now.damping;
+  layers_.options = std::move(changed);
+  if (!same_intervals) layers_.schedule.configure(options());
   set_damping(damping);
   return !same_intervals;
 }
 
 std::string Curvature::describe(KeptParameters kept, std::vector<NamedBytes> buffers) const {
-  std::vector<std::string> names;
-  std::vector<LayerSpec> specs;
-  std::vector<int> owners;
+  const Device device = layers_.ctx.device();
+  const Plan plan(layers_);
   std::vector<double> seconds;
-  for (const auto& block : layers_) {
-    names.push_back(block->name);
-    specs.push_back(block->spec);
-    owners.push_back(block->owner);
-    seconds.push_back(layer_seconds(costs_, block->spec, options_, ctx_.device()));
-  }
-  NamedBytes staging{"staging of statistics"}, wire{"wire of statistics"};
-  for (const auto* exchange : {&a_reduce_, &g_reduce_, &scale_reduce_})
-    if (*exchange) {
-      staging.bytes += static_cast<std::int64_t>((*exchange)->staging_bytes());
-      wire.bytes += static_cast<std::int64_t>((*exchange)->wire_bytes());
-    }
-  buffers.insert(buffers.begin(), {std::move(staging), std::move(wire)});
-  buffers.push_back({"shared inverses", static_cast<std::int64_t>(sharing_->bytes())});
-  if (ctx_.device().is_cuda()) add_temporary(buffers);
-  return describe_assignment(names, specs, owners,
-                             {.world_size = comm_->size(),
-                              .workers = grid_.workers,
-                              .curvature = options_,
-                              .device = ctx_.device(),
+  for (const LayerSpec& spec : plan.specs)
+    seconds.push_back(layer_seconds(costs_, spec, options(), device));
+  buffers.insert(buffers.begin(),
+                 {NamedBytes{"staging of statistics", recorder_.sums().staging_bytes()},
+                  NamedBytes{"wire of statistics", recorder_.sums().wire_bytes()}});
+  buffers.push_back({"shared inverses", rebuilds_.sharing_bytes()});
+  if (device.is_cuda())
+    add_temporary(layers_.ctx, recorder_.stream(), rebuilds_.workers(), buffers);
+  return describe_assignment(plan.names, plan.specs, plan.owners,
+                             {.world_size = layers_.comm->size(),
+                              .workers = layers_.grid.workers,
+                              .curvature = options(),
+                              .device = device,
                               .seconds = seconds,
                               .kept = kept,
                               .buffers = buffers}) +
          (notice_.empty() ? "" : notice_ + "\n");
 }
 
-/// Appends the temporary memory allocated so far: all of it is allocated on first use.
-void Curvature::add_temporary(std::vector<NamedBytes>& buffers) const {
-  std::size_t scratch = ctx_.scratch_bytes(), library = ctx_.library_bytes();
-  if (const Context* apart = records_.apart()) {
-    scratch += apart->scratch_bytes();
-    library += apart->library_bytes();
+LayerFactors Curvature::read_factors(LayerId id) {
+  const int index = layers_.checked(id, "read_factors");
+  LayerFactors out;
+  if (!layer(index).covered()) return out;
+  out.owner = layer(index).owner;
+  rebuilds_.workers().join();
+  if (works(index)) layer(index).copy_to(layers_.ctx, out);
+  return out;
+}
+
+void Curvature::visit_state(StateVisitor& visitor) {
+  recorder_.stream().join();
+  rebuilds_.finish();
+  std::vector<std::string> names;
+  for (const Statistic& s : layers_.statistics) names.push_back(s.name);
+  layers_.schedule.visit_state(visitor, names);
+  recorder_.visit_state(visitor);
+  for (Statistic& s : layers_.statistics) visit_statistic(visitor, s);
+  for (int i = 0; i < layers(); ++i)
+    if (works(i))
+      layers_.layer(i).visit_state(visitor, owns(i) ? StateKind::owned : StateKind::owner_copy,
+                                   options().inverse.max_failed_refreshes);
+  if (layers_.ctx.device().is_cuda())
+    for (Statistic& s : layers_.statistics)
+      s.foreign = layers_.layer(s.layer).drop_foreign(layers_.ctx, s.plan.kind);
+  recorder_.drop_records();
+  rebuilds_.find_failed();
+}
+
+void Curvature::raise_flags(comm::FlagMessage& message) const {
+  recorder_.raise_flags(message);
+  rebuilds_.raise_flags(message);
+  for (const double setting :
+       {options().damping, static_cast<double>(options().refresh.statistics_interval),
+        static_cast<double>(options().refresh.inverse_interval),
+        static_cast<double>(options().statistics.micro_batches)})
+    message.hash = comm::mix_hash(message.hash, setting);
+}
+
+void Curvature::request() {
+  rebuilds_.request();
+  recorder_.request();
+  decisions_.request(recorder_);
+}
+
+void Curvature::require_no_failure(const comm::AgreedFlags& agreed) {
+  try {
+    recorder_.require_samples(agreed);
+    rebuilds_.require_no_failure(agreed);
+  } catch (...) {
+    recorder_.drop_records();
+    throw;
   }
-  buffers.push_back({"scratch", static_cast<std::int64_t>(scratch)});
-  buffers.push_back({"scratch of rebuilds", workers_.scratch_bytes()});
-  buffers.push_back({"workspaces of cuBLAS", static_cast<std::int64_t>(library)});
-  buffers.push_back({"workspaces of cuBLAS for rebuilds", workers_.library_bytes()});
+}
+
+void Curvature::collect(const comm::AgreedFlags& agreed, StepReport& report) {
+  rebuilds_.collect(agreed, report);
+}
+
+bool Curvature::update(StepReport& report) {
+  if (layers_.schedule.any_due()) update_averages(report);
+  return rebuilds_.refresh(report);
+}
+
+void Curvature::update_averages(StepReport& report) {
+  const ActivityTimer timer(report.seconds.update), part(report.seconds.average);
+  for (StatisticId id = 0; id < layers_.ids(); ++id) {
+    if (!layers_.due(id) || !layers_.averaged_here(id)) continue;
+    Statistic& s = layers_.statistic(id);
+    const TensorView sum = recorder_.sums().of(id);
+    const bool merged = layers_.layer(s.layer).merge(layers_.ctx, options(), s.plan.kind, sum,
+                                                     recorder_.finite(id));
+    report.failed_factors += merged ? 0 : 1;
+    // A rejected statistic does not enter the history.
+    if (merged && s.history.is_set()) s.history.keep(layers_.ctx, sum.reshape(s.plan.shape));
+  }
+  // Before their eigenvectors are replaced.
+  for (int i = 0; i < layers(); ++i) {
+    if (layer(i).scale_records == 0) continue;
+    const bool merged = layers_.layer(i).merge_scales(
+        layers_.ctx, options(), recorder_.sums().of_scales(i), recorder_.scales_finite(i));
+    report.failed_factors += merged || !owns(i) ? 0 : 1;
+  }
+  decisions_.collect();
+  report.statistics_refreshed = true;
+}
+
+void Curvature::precondition(std::span<const LayerDirection> layers, ProductBatch& batch) {
+  const ActivityTimer timer(precondition_seconds_);
+  gradients_.clear();
+  for (const LayerDirection& d : layers)
+    gradients_.push_back(layer(d.layer).gradient(d.weight, d.bias));
+  apply_curvature(layers_.ctx, options(), gradients_, batch);
+}
+
+void Curvature::finish(const StepAgreement& agreement, StepReport& report) {
+  const bool accepted = agreement.may_update();
+  report.damping = options().damping;
+  report.scratch_growths +=
+      rebuilds_.workers().scratch_growths() + recorder_.stream().scratch_growths();
+  report.seconds.precondition += std::exchange(precondition_seconds_, 0);
+  if (accepted) add_work(layers_, report);
+  recorder_.finish(accepted, report);
+  report_statistics(agreement, report);
+}
+
+/// Ends the step of the schedule, and reports it.
+void Curvature::report_statistics(const StepAgreement& agreement, StepReport& report) {
+  const bool accepted = agreement.may_update();
+  RefreshSchedule& schedule = layers_.schedule;
+  for (StatisticId id = 0; id < layers_.ids(); ++id) {
+    if (accepted) layers_.statistic(id).foreign = false;
+    reports_[index_of(id)].refreshed = accepted && layers_.due(id);
+  }
+  if (accepted) schedule.advance(decisions_.all());
+  // A part may have been out of the range of its wire type; no other flag reports magnitudes.
+  if (agreement.nonfinite_statistic > 0) schedule.forget_exponents();
+  for (StatisticId id = 0; id < layers_.ids(); ++id) schedule.describe(id, reports_[index_of(id)]);
+  report.statistics = reports_;
 }
 
 }  // namespace dkfac::kfac

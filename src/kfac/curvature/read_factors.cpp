@@ -1,11 +1,11 @@
+#include "kfac/curvature/read_factors.h"
+
 #include <algorithm>
 
 #include "dkfac/core/ops.h"
-#include "dkfac/kfac/factors.h"
 
 #include "core/shared/exact_products.h"
 #include "core/shared/read_back.h"
-#include "kfac/curvature/curvature.h"
 #include "kfac/inverse/apply_factor.h"
 #include "kfac/inverse/diagonal_factor.h"
 
@@ -94,24 +94,12 @@ FactorCopy copy_of(Context& ctx, const Factor& factor, bool eigen) {
 
 }  // namespace
 
-void CurvatureBlock::copy_to(Context& ctx, LayerFactors& out) const {
-  const LayerCurvature& own = curvature_;
+void copy_factors(Context& ctx, const LayerCurvature& own, LayerFactors& out) {
   const bool eigen = own.g.form == FactorForm::eigen;
   out.a = copy_of(ctx, own.a, eigen);
   out.g = copy_of(ctx, own.g, eigen);
   if (own.fisher_statistics > 0) out.norm = on_host(ctx, own.fisher.view());
   if (own.scale_statistics > 0) out.scales = on_host(ctx, without_one_group(own.scales.view()));
-}
-
-LayerFactors Curvature::read_factors(LayerId id) {
-  const int index = checked(id, "read_factors");
-  const CurvatureBlock& block = layer(index);
-  LayerFactors out;
-  if (!block.covered()) return out;
-  out.owner = block.owner;
-  workers_.join();
-  if (works(index)) block.copy_to(ctx_, out);
-  return out;
 }
 
 }  // namespace dkfac::kfac
