@@ -1,0 +1,159 @@
+#include "kfac/curvature/curvature.h"
+
+#include <cmath>
+#include <limits>
+
+#include <gtest/gtest.h>
+
+#include "kfac/planned_table.h"
+#include "support/near.h"
+#include "support/saved_state.h"
+#include "support/tensors.h"
+
+namespace dkfac::testing {
+namespace {
+
+using kfac::Curvature;
+
+/// Layers of one weight each on one rank, whose step needs no reduction.
+class CurvatureOfOneRank {
+ public:
+  explicit CurvatureOfOneRank(const kfac::CurvatureOptions& options = options_f64())
+      : curvature(ctx, comm::make_self(), options, {}) {
+    for (const char* name : {"first", "second"}) curvature.add_layer(name, kOneWeight);
+    curvature.prepare(comm::make_worker_grid(comm::make_self(), 0), comm::kFlagElements);
+    begin();
+  }
+  void begin() {
+    std::vector<comm::BucketedReduce*> active;
+    curvature.recorder().begin(active);
+  }
+  /// Records x and dy in each layer where they are due, and ends the step; returns whether to
+  /// update.
+  bool step(double x, double dy, const StepAgreement& agreement = {}) {
+    report = {};
+    for (const LayerId layer : {LayerId{0}, LayerId{1}}) {
+      curvature.recorder().record_input(layer, view_of(&x, {1, 1}), Stream::cpu(), {});
+      curvature.recorder().record_grad_output(layer, view_of(&dy, {1, 1}), Stream::cpu(), {});
+    }
+    comm::AgreedFlags agreed;
+    agreed.flags = agreement;
+    comm::FlagMessage flags;
+    curvature.raise_flags(flags);
+    agreed.lacks_inverse = flags.lacks_inverse;
+    curvature.request();
+    curvature.require_no_failure(agreed);
+    curvature.collect(agreed, report);
+    const bool updates = agreement.may_update() && curvature.update(report);
+    curvature.finish(agreement, report);
+    begin();
+    return updates;
+  }
+  double direction(double gradient) {
+    const kfac::LayerDirection layer{.layer = 0, .weight = view_of(&gradient, {1})};
+    kfac::ProductBatch batch;
+    curvature.precondition({&layer, 1}, batch);
+    return gradient;
+  }
+
+  Context ctx;
+  Curvature curvature;
+  kfac::StepReport report;
+};
+
+/// (A + s)^-1 gradient (G + s)^-1 with s = sqrt(damping), for A = G.
+double preconditioned(double gradient, double factor, double damping) {
+  const double shifted = factor + std::sqrt(damping);
+  return gradient / shifted / shifted;
+}
+
+TEST(Curvature, PreconditionsByTheAveragesOfAnAcceptedStep) {
+  CurvatureOfOneRank one;
+  const double damping = one.curvature.options().damping;
+  EXPECT_EQ(one.direction(3), 3) << "there is no inverse";
+  EXPECT_TRUE(one.step(2, 2));
+  EXPECT_TRUE(one.report.statistics_refreshed && one.report.inverses_refreshed);
+  EXPECT_EQ(one.report.inverses[0], 4);
+  EXPECT_EQ(one.report.damping, damping);
+  ASSERT_EQ(one.report.statistics.size(), 4U);
+  EXPECT_TRUE(one.report.statistics[0].refreshed);
+  EXPECT_TRUE(one.curvature.preconditions(0));
+  EXPECT_TRUE(near(std::vector<double>{one.direction(3)},
+                   std::vector<double>{preconditioned(3, 4, damping)}, 16 * eps<double>));
+}
+
+TEST(Curvature, ChangesNothingInARejectedStep) {
+  CurvatureOfOneRank one;
+  StepAgreement rejected;
+  rejected.nonfinite_loss = 1;
+  EXPECT_FALSE(one.step(2, 2, rejected));
+  EXPECT_FALSE(one.report.statistics_refreshed || one.report.statistics[0].refreshed);
+  EXPECT_EQ(one.report.flops, 0);
+  EXPECT_EQ(one.direction(3), 3);
+  EXPECT_EQ(one.curvature.read_factors(LayerId{0}).a.statistics, 0);
+  EXPECT_TRUE(one.step(2, 2));
+  EXPECT_EQ(one.curvature.read_factors(LayerId{0}).a.statistics, 1);
+}
+
+TEST(Curvature, DoesNotUpdateWhileNoLayerHasAnInverse) {
+  CurvatureOfOneRank one;
+  EXPECT_FALSE(one.step(std::numeric_limits<double>::infinity(), 1)) << "A is not finite";
+  EXPECT_EQ(one.report.without_inverse, (std::vector<std::string>{"first", "second"}));
+  EXPECT_EQ(one.report.failed_factors, 2);
+  EXPECT_FALSE(one.curvature.preconditions(0));
+}
+
+TEST(Curvature, DropsTheRecordsOfAStepThatFails) {
+  kfac::CurvatureOptions options = options_f64();
+  options.inverse.max_failed_refreshes = 0;
+  CurvatureOfOneRank one(options);
+  (void)one.step(std::numeric_limits<double>::infinity(), 1);
+  comm::FlagMessage flags;
+  one.curvature.raise_flags(flags);
+  EXPECT_NE(flags.failed_statistic, kfac::kNoStatistic);
+  StepAgreement failed;
+  failed.numeric_failure = 1;
+  EXPECT_THROW((void)one.step(2, 2, failed), NumericError);
+  one.begin();
+  EXPECT_TRUE(one.step(2, 2)) << "each layer has no record yet";
+}
+
+TEST(Curvature, ChangesSettingsBetweenSteps) {
+  CurvatureOfOneRank one;
+  EXPECT_FALSE(one.curvature.set_curvature({}));
+  EXPECT_FALSE(one.curvature.set_curvature({.damping = 0.25}));
+  EXPECT_EQ(one.curvature.options().damping, 0.25);
+  EXPECT_TRUE(one.step(2, 2));
+  EXPECT_TRUE(near(std::vector<double>{one.direction(3)},
+                   std::vector<double>{preconditioned(3, 4, 0.25)}, 16 * eps<double>));
+  EXPECT_TRUE(one.curvature.set_curvature({.statistics_interval = 3})) << "begin the step again";
+  EXPECT_FALSE(one.curvature.recorder().wants_statistics());
+  EXPECT_TRUE(contains(message_of([&] { one.curvature.set_damping(-1); }), "damping"));
+  EXPECT_EQ(one.curvature.options().damping, 0.25);
+}
+
+TEST(Curvature, ContinuesFromASavedState) {
+  CurvatureOfOneRank one, other;
+  EXPECT_TRUE(one.step(2, 2));
+  Saver saver;
+  one.curvature.visit_state(saver);
+  const std::vector<SavedState> saved{saver.state};
+  Loader loader(saved, 0);
+  EXPECT_NE(other.direction(3), one.direction(3));
+  other.curvature.visit_state(loader);
+  EXPECT_EQ(other.direction(3), one.direction(3));
+  one.begin();
+  other.begin();
+  EXPECT_TRUE(one.step(1, 5) && other.step(1, 5));
+  EXPECT_EQ(other.direction(3), one.direction(3));
+}
+
+TEST(Curvature, DescribesLayersAndMemory) {
+  const CurvatureOfOneRank one;
+  const std::string text = one.curvature.describe({}, {{"memory of the caller", 12}});
+  for (const char* part : {"first", "second", "staging of statistics", "memory of the caller"})
+    EXPECT_TRUE(contains(text, part));
+}
+
+}  // namespace
+}  // namespace dkfac::testing
