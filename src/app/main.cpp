@@ -21,9 +21,8 @@ namespace {
 using namespace dkfac::app;
 
 constexpr const char* kAbout =
-    "Trains image classifiers with K-FAC, LARS, SGD or AdamW: alone, as ranks under mpirun, on "
-    "CPUs "
-    "or GPUs.";
+    "Trains image classifiers with K-FAC or first-order optimizers: alone, as ranks under mpirun, "
+    "on CPUs or GPUs.";
 
 /// Examples of each command, shown at the end of its help, and by `dkfac --help` in this order.
 constexpr std::pair<const char*, const char*> kExamples[] = {

@@ -310,8 +310,10 @@ ContextOptions context_options(const Config& config) {
 optim::OptimizerOptions optimizer_options(const Config& config) {
   optim::OptimizerOptions options = config.optimizer.options;
   kfac::CurvatureOptions& curvature = options.kfac.curvature;
-  options.sgd.loss_reduction = options.lars.loss_reduction = options.adamw.loss_reduction =
-      curvature.loss_reduction = LossReduction::global_mean;
+  optim::for_each_optimizer(options, [](const auto&, auto& one) {
+    if constexpr (requires { one.loss_reduction; }) one.loss_reduction = LossReduction::global_mean;
+  });
+  curvature.loss_reduction = LossReduction::global_mean;
   curvature.dtype = master_type(config);
   curvature.statistics.micro_batches = static_cast<int>(config.train.micro_batches);
   // The intervals are those at the end of a ramp: the stored forms of inverses and their owners are
