@@ -6,12 +6,6 @@
 namespace dkfac::optim {
 namespace {
 
-std::string_view name_of(LarsForm form) {
-  for (const auto& named : kLarsForms)
-    if (named.value == form) return named.name;
-  return "?";
-}
-
 struct Lars {
   static constexpr std::string_view kName = "lars";
   static constexpr std::array<std::string_view, 1> kSlots{"velocity"};
@@ -19,7 +13,7 @@ struct Lars {
 
   [[nodiscard]] std::string description() const {
     const auto& o = options;
-    return detail::concat(name_of(o.form), ", momentum ", o.momentum,
+    return detail::concat(name_of(kLarsForms, o.form), ", momentum ", o.momentum,
                           o.nesterov ? " (Nesterov)" : "", ", weight decay ", o.weight_decay,
                           ", eta ", o.eta, ", epsilon ", o.epsilon);
   }

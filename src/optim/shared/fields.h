@@ -20,6 +20,14 @@ inline constexpr NamedValue<LarsForm> kLarsForms[] = {{"mlperf", LarsForm::mlper
                                                       {"joint_norm", LarsForm::joint_norm},
                                                       {"clipped", LarsForm::clipped}};
 
+/// "?" for a value without a name.
+template <class T, std::size_t n>
+[[nodiscard]] constexpr std::string_view name_of(const NamedValue<T> (&choices)[n], T value) {
+  for (const NamedValue<T>& choice : choices)
+    if (choice.value == value) return choice.name;
+  return "?";
+}
+
 inline constexpr FieldInfo kMomentum{
     "momentum", "fraction of the last update that is kept; beta1 of adamw", from_to_below(0, 1)};
 inline constexpr FieldInfo kNesterov{"nesterov", "look ahead along the momentum"};
