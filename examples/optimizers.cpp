@@ -1,7 +1,7 @@
-// K-FAC, LARS, SGD and AdamW as distributed optimizers of a small network in plain loops. Each rank
-// passes its local gradients while backward runs, and all ranks get equal weights. Ranks are two
-// threads, or the processes started by mpirun, srun or torchrun. Fails unless every optimizer
-// halves the loss and leaves bitwise identical weights on all ranks.
+// K-FAC, LARS, SGD, AdamW and Muon as distributed optimizers of a small network in plain loops.
+// Each rank passes its local gradients while backward runs, and all ranks get equal weights. Ranks
+// are two threads, or the processes started by mpirun, srun or torchrun. Fails unless every
+// optimizer halves the loss and leaves bitwise identical weights on all ranks.
 
 #include <algorithm>
 #include <cmath>
@@ -102,7 +102,8 @@ bool train_all(const Comm& comm) {
       {0.03, optim::make_kfac(comm, {})},
       {0.1, optim::make_lars(comm, {.eta = 0.05})},
       {0.1, optim::make_sgd(comm, {})},
-      {0.02, optim::make_adamw(comm, {})}};
+      {0.02, optim::make_adamw(comm, {})},
+      {0.02, optim::make_muon(comm, {})}};
   bool good = true;
   for (const auto& [lr, optimizer] : methods) good = train(*optimizer, lr, *comm) && good;
   return good;

@@ -94,12 +94,22 @@ dkfac_optimizer_options default_optimizer(std::int32_t kind) {
   o.lars_form = static_cast<std::int32_t>(lars.form);
   o.min_trust = lars.min_trust;
   o.max_trust = lars.max_trust;
+  const optim::MuonOptions muon;
+  o.muon_scale = static_cast<std::int32_t>(muon.scale);
+  o.adam_rate = muon.adam_rate;
   if (kind == DKFAC_LARS) {
     o.momentum = lars.momentum;
     o.weight_decay = lars.weight_decay;
   } else if (kind == DKFAC_ADAMW) {
     o.epsilon = adamw.epsilon;
     o.weight_decay = adamw.weight_decay;
+  } else if (kind == DKFAC_MUON) {
+    o.momentum = muon.momentum;
+    o.nesterov = muon.nesterov;
+    o.weight_decay = muon.weight_decay;
+    o.beta1 = muon.beta1;
+    o.beta2 = muon.beta2;
+    o.epsilon = muon.epsilon;
   } else if (kind == DKFAC_KFAC) {
     o.momentum = kfac.momentum;
     o.weight_decay = kfac.weight_decay;
@@ -116,7 +126,7 @@ CommunicationOptions communication(std::int32_t overlap, std::int64_t bucket_byt
   return options;
 }
 
-/// Sets the fields that SGD, LARS and AdamW share.
+/// Sets the fields that all optimizers but K-FAC share.
 template <class Options>
 void set_common(Options& options, const dkfac_optimizer_options& o, const char* operation) {
   options.weight_decay = o.weight_decay;
@@ -200,7 +210,7 @@ std::unique_ptr<optim::Optimizer> make_optimizer(std::shared_ptr<comm::Communica
   const std::int32_t kind_number = required(given, operation, "options").kind;
   const dkfac_optimizer_options o =
       known_fields(given, default_optimizer(kind_number), operation, "dkfac_optimizer_options");
-  const auto kind = enum_of<dkfac_optimizer_kind>(o.kind, 4, operation, "the kind of optimizer");
+  const auto kind = enum_of<dkfac_optimizer_kind>(o.kind, 5, operation, "the kind of optimizer");
   DKFAC_CHECK(kind == DKFAC_KFAC || curvature == nullptr, "[", operation,
               "] curvature options are for DKFAC_KFAC; pass null");
   const auto& [device, context] = execution;
@@ -233,6 +243,18 @@ std::unique_ptr<optim::Optimizer> make_optimizer(std::shared_ptr<comm::Communica
       options.beta2 = o.beta2;
       options.epsilon = o.epsilon;
       return optim::make_adamw(std::move(comm), options, device, context);
+    }
+    case DKFAC_MUON: {
+      optim::MuonOptions options;
+      set_common(options, o, operation);
+      options.momentum = o.momentum;
+      options.nesterov = flag_of(o.nesterov, operation, "nesterov");
+      options.scale = enum_of<optim::MuonScale>(o.muon_scale, 2, operation, "muon_scale");
+      options.adam_rate = o.adam_rate;
+      options.beta1 = o.beta1;
+      options.beta2 = o.beta2;
+      options.epsilon = o.epsilon;
+      return optim::make_muon(std::move(comm), options, device, context);
     }
     case DKFAC_KFAC:
       break;

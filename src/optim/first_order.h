@@ -15,6 +15,7 @@
 #include "core/shared/host_visitor.h"
 #include "optim/frame.h"
 #include "optim/gradients.h"
+#include "optim/owned_layers.h"
 #include "optim/shared/fields.h"
 #include "optim/updates.h"
 
@@ -27,12 +28,12 @@ void check_first_order(std::string_view name, const Options& options) {
   for_each_field(options, FieldChecks(name));
   DKFAC_CHECK(!options.communication.statistics_wire && !options.communication.weight_wire, '[',
               name,
-              "] communication.statistics_wire and weight_wire are for K-FAC: statistics and "
-              "updated weights are not sent here; leave them unset");
+              "] communication.statistics_wire and weight_wire are for K-FAC, which alone sends "
+              "statistics, and weights in another type than their own; leave them unset");
 }
 
 /// An optimizer without curvature: gradients are all-reduced, and every rank updates all
-/// parameters. A Rule has
+/// parameters; with a MatrixRule the owner of a layer does (owned_layers.h). A Rule has
 /// - `options`, with loss_reduction and communication;
 /// - kName, and kSlots: names of the state tensors of a parameter, each of the parameter's size;
 /// - description(), a text for users;
@@ -74,7 +75,8 @@ class FirstOrder final : public Optimizer {
 
   OptimizerFrame frame_;
   Rule rule_;
-  std::vector<Tensor> slots_;  ///< [kSlots, numel] of each layer.
+  std::optional<OwnedLayers> owned_;
+  std::vector<Tensor> slots_;  ///< Of each layer that this rank updates, [kSlots, elements].
   UpdateTable table_;
   std::int64_t steps_ = 0;
   std::optional<Gradients> gradients_;
@@ -91,6 +93,7 @@ kfac::StepReport FirstOrder<Rule>::step(const StepArgs& args, Stream stream) {
     const ActivityTimer timer(report.seconds.update);
     report.momentum = rule_.update(frame_.ctx, table_, args);
   }
+  if (report.updated) owned_->gather(report);
   report.bytes = pipeline_->bytes();
   report.scratch_growths = frame_.ctx.scratch_growths();
   begin_step();
@@ -116,21 +119,28 @@ template <class Rule>
 void FirstOrder<Rule>::prepare() {
   FieldText text;
   for_each_field(rule_.options, text);
-  frame_.agree(name(), text.text(), 0, comm::Repeated::updates);
+  frame_.agree(name(), text.text(), 0,
+               MatrixRule<Rule> ? comm::Repeated::nothing : comm::Repeated::updates);
+  owned_.emplace(frame_, loads_of<Rule>(frame_));
   const auto& o = rule_.options;
   pipeline_.emplace(frame_.ctx, frame_.grid, o.communication.overlap);
   gradients_.emplace(frame_,
-                     GradientOptions{.recipients = comm::Recipients::all,
+                     GradientOptions{.recipients = owned_->recipients(),
                                      .loss_reduction = o.loss_reduction,
                                      .bucket_bytes = o.communication.bucket_bytes,
                                      .wire = o.communication.gradient_wire},
-                     std::vector<int>(frame_.layers.size(), 0));
+                     owned_->owners());
   std::vector<UpdatedPart> parts;
+  slots_.resize(frame_.layers.size());
   for (std::size_t i = 0; i < frame_.layers.size(); ++i) {
-    const ParameterLayer& layer = frame_.layers[i];
-    slots_.push_back(
-        Tensor::zeros(frame_.ctx, {std::ssize(Rule::kSlots), layer.numel()}, frame_.dtype()));
-    add_parts(layer, gradients_->of(static_cast<int>(i)), slots_[i], parts);
+    if (!owned_->updates(i)) continue;
+    ParameterLayer layer = frame_.layers[i];
+    TensorView gradient = gradients_->of(static_cast<int>(i));
+    take_matrix(frame_.ctx, rule_, layer, gradient);
+    if (layer.numel() == 0) continue;
+    slots_[i] =
+        Tensor::zeros(frame_.ctx, {std::ssize(Rule::kSlots), layer.numel()}, frame_.dtype());
+    add_parts(layer, gradient, slots_[i], parts);
   }
   table_ = make_update_table(frame_.ctx, frame_.dtype(), std::move(parts));
   frame_.prepared = true;
@@ -153,9 +163,9 @@ void FirstOrder<Rule>::visit_state(StateVisitor& caller) {
   gradients_->visit_state(visitor);
   rule_.visit_state(visitor);
   for (std::size_t i = 0; i < slots_.size(); ++i)
-    for (std::size_t s = 0; s < Rule::kSlots.size(); ++s)
+    for (std::size_t s = 0; slots_[i].is_set() && s < Rule::kSlots.size(); ++s)
       visitor.tensor(detail::concat(frame_.layers[i].name, '.', Rule::kSlots[s]),
-                     StateKind::replicated,
+                     owned_->state_kind(),
                      slots_[i].view().slice(0, static_cast<std::int64_t>(s), 1).flat());
   begin_step();
 }

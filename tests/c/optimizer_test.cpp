@@ -31,6 +31,10 @@ std::unique_ptr<optim::Optimizer> library(int kind) {
       return optim::make_lars(comm::make_self(), {.weight_decay = 0.1, .eta = 0.02});
     case DKFAC_ADAMW:
       return optim::make_adamw(comm::make_self(), {.beta2 = 0.99, .weight_decay = 0.1});
+    case DKFAC_MUON:
+      return optim::make_muon(
+          comm::make_self(),
+          {.weight_decay = 0.1, .scale = optim::MuonScale::original, .adam_rate = 0.5});
     default:
       return optim::make_kfac(
           comm::make_self(),
@@ -46,6 +50,10 @@ Optimizer through_c(std::int32_t kind) {
   if (kind == DKFAC_SGD) options.nesterov = 1;
   if (kind == DKFAC_LARS) options.eta = 0.02;
   if (kind == DKFAC_ADAMW) options.beta2 = 0.99;
+  if (kind == DKFAC_MUON) {
+    options.muon_scale = 0;
+    options.adam_rate = 0.5;
+  }
   if (kind == DKFAC_KFAC) options.momentum = 0.8;
   dkfac_optimizer* object = nullptr;
   expect_ok(dkfac_optimizer_create(self().get(), &options,
@@ -108,7 +116,8 @@ TEST_P(COptimizer, GivesTheBitsOfTheLibrary) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, COptimizer,
-                         ::testing::Values(DKFAC_SGD, DKFAC_LARS, DKFAC_ADAMW, DKFAC_KFAC));
+                         ::testing::Values(DKFAC_SGD, DKFAC_LARS, DKFAC_ADAMW, DKFAC_MUON,
+                                           DKFAC_KFAC));
 
 struct NormParams {
   Values weight{{kOut}, 1}, bias{{kOut}, 2}, weight_grad{{kOut}, 3}, bias_grad{{kOut}, 4};
@@ -168,8 +177,8 @@ TEST(COptimizers, RefuseMisuse) {
     return dkfac_optimizer_create(comm.get(), &options, c, nullptr, &object);
   };
   expect_failure(create(&curvature), DKFAC_INVALID_ARGUMENT, "are for DKFAC_KFAC");
-  options.kind = 4;
-  expect_failure(create(nullptr), DKFAC_INVALID_ARGUMENT, "the kind of optimizer is 4");
+  options.kind = 5;
+  expect_failure(create(nullptr), DKFAC_INVALID_ARGUMENT, "the kind of optimizer is 5");
   options.kind = DKFAC_SGD;
   options.momentum = 2;
   expect_failure(create(nullptr), DKFAC_INVALID_ARGUMENT, "momentum");

@@ -61,7 +61,7 @@ TEST(Registry, NamesEachOptimizerAndFieldOnce) {
                      EXPECT_TRUE(fields.emplace(info.name).second) << entry.name << info.name;
                    }});
   });
-  EXPECT_EQ(names.size(), 4U);
+  EXPECT_EQ(names.size(), 5U);
 }
 
 TEST(Registry, ComparesEveryFieldThatRanksHaveToAgreeOn) {

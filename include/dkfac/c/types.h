@@ -338,7 +338,8 @@ typedef enum dkfac_optimizer_kind {
   DKFAC_SGD = 0,
   DKFAC_LARS = 1,
   DKFAC_ADAMW = 2,
-  DKFAC_KFAC = 3
+  DKFAC_KFAC = 3,
+  DKFAC_MUON = 4
 } dkfac_optimizer_kind;
 
 /* Options of all kinds; a field of another kind is ignored. dkfac_optimizer_options_init() sets the
@@ -346,19 +347,21 @@ typedef enum dkfac_optimizer_kind {
 typedef struct dkfac_optimizer_options {
   size_t struct_size;
   int32_t kind;                /* dkfac_optimizer_kind */
-  double momentum;             /* SGD, LARS, K-FAC: in [0, 1); default 0.9. */
-  int32_t nesterov;            /* SGD, LARS; default 0. */
-  double weight_decay;         /* Defaults 0 (SGD, K-FAC), 1e-4 (LARS), 0.01 (AdamW). */
+  double momentum;             /* SGD, LARS, K-FAC, Muon: in [0, 1); default 0.9, Muon 0.95. */
+  int32_t nesterov;            /* SGD, LARS; default 0. Muon; default 1. */
+  double weight_decay;         /* Defaults 0 (SGD, K-FAC), 1e-4 (LARS), 0.01 (AdamW), 0.1 (Muon). */
   int32_t momentum_correction; /* SGD; default 1. */
-  double eta, epsilon;         /* LARS: 1e-3 and 0. AdamW: epsilon 1e-8. */
+  double eta, epsilon;         /* LARS: 1e-3 and 0. AdamW, Muon: epsilon 1e-8. */
   int32_t lars_form;           /* LARS: 0 MLPerf (default), 1 LARC, 2 joint norm, 3 clipped. */
   double min_trust, max_trust; /* LARS, clipped: 1e-5 and 1. */
-  double beta1, beta2;         /* AdamW: 0.9 and 0.999. */
+  double beta1, beta2;         /* AdamW: 0.9 and 0.999. Muon, for its AdamW: 0.9 and 0.95. */
   int32_t momentum_rule;       /* K-FAC: 0 constant, 1 corrected (default), 2 paper. */
   double initial_lr;           /* K-FAC: for the paper's momentum rule. */
   int32_t rescale;             /* K-FAC: 0 off (default), 1 always, 2 shrink. */
-  /* SGD, LARS, AdamW: this field and the rest. K-FAC takes those of its curvature, and refuses
-   * other values than the defaults here. */
+  int32_t muon_scale;          /* Muon: 0 original, 1 match RMS of AdamW (default). */
+  double adam_rate; /* Muon: AdamW's learning rate in multiples of that of matrices; default 1. */
+  /* SGD, LARS, AdamW, Muon: this field and the rest. K-FAC takes those of its curvature, and
+   * refuses other values than the defaults here. */
   int32_t loss_reduction; /* dkfac_loss_reduction */
   int32_t overlap;
   int64_t bucket_bytes;

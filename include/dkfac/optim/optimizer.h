@@ -36,7 +36,7 @@ struct DKFAC_API LayerParams {
 };
 
 /// Distributed optimizer: reduces local gradients and updates the parameters, bitwise identically
-/// on every rank. SGD, LARS, AdamW and K-FAC implement it.
+/// on every rank. SGD, LARS, AdamW, Muon and K-FAC implement it.
 ///
 /// Call add_layer() in forward order, then prepare(). Per iteration: record_*() where
 /// wants_statistics(); grads_ready() for every layer as soon as backward has computed its
@@ -55,7 +55,7 @@ class DKFAC_API Optimizer {
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
 
-  [[nodiscard]] virtual std::string_view name() const = 0;  ///< "sgd", "lars", "adamw", "kfac"
+  [[nodiscard]] virtual std::string_view name() const = 0;  ///< As in configurations: "kfac".
   /// Adds a layer, before prepare(), and returns its id; ids count from 0. Throws InvalidArgument
   /// for an empty or duplicate name, an invalid spec, multipliers out of range, and views that do
   /// not fit the spec or the dtype of earlier layers. Throws DeviceError for views on another
@@ -204,6 +204,34 @@ struct DKFAC_API AdamwOptions {
   void validate() const;
 };
 
+/// Factors of Muon's directions, for a weight [rows, columns] (docs/math.md, "Muon").
+enum class MuonScale : std::uint8_t {
+  original,        ///< sqrt(max(1, rows/columns)): Jordan et al. 2024.
+  match_rms_adamw  ///< 0.2 sqrt(max(rows, columns)), as long as AdamW's: Liu et al. 2025.
+};
+
+/// Muon (Jordan et al. 2024; Liu et al. 2025, with the decay). For a weight W as a matrix, Linear,
+/// and Conv2d as [out, (in/groups)*kh*kw]:
+///   V <- m V + G,   W <- (1 - lr weight_decay) W - lr scale newton_schulz(G + m V),
+/// and newton_schulz(V) without Nesterov. StepArgs::momentum replaces m. The other parameters are
+/// updated by AdamW: biases, normalisations, embeddings, and the weight of a PlainSpec, as which a
+/// matrix can be added that is to have AdamW. Published runs do so with the output layer.
+struct DKFAC_API MuonOptions {
+  double momentum = 0.95;  ///< In [0, 1).
+  bool nesterov = true;
+  /// Decoupled decay of all weights, multiplied by the rate of each. Biases as with AdamW. >= 0.
+  double weight_decay = 0.1;
+  MuonScale scale = MuonScale::match_rms_adamw;
+  /// AdamW's learning rate as a multiple of that of the matrices, >= 0: 1 with match_rms_adamw;
+  /// published with MuonScale::original are 3e-4 / 0.02.
+  double adam_rate = 1;
+  double beta1 = 0.9, beta2 = 0.95;  ///< AdamW's, in [0, 1).
+  double epsilon = 1e-8;             ///< AdamW's, > 0.
+  LossReduction loss_reduction = LossReduction::local_mean;
+  CommunicationOptions communication = {};
+  void validate() const;
+};
+
 enum class MomentumRule : std::uint8_t {
   constant,   ///< v <- m0 v - lr U.
   corrected,  ///< The authors' code: m = m0 * lr/lr_old when lr falls, else m0.
@@ -248,6 +276,26 @@ struct DKFAC_API KfacOptions {
 [[nodiscard]] DKFAC_API double weight_rescaling(Rescale rule, std::int64_t d_out,
                                                 double weight_norm);
 
+/// Returns the factor of MuonScale for a weight [rows, columns]. Throws InvalidArgument for a
+/// matrix without elements.
+[[nodiscard]] DKFAC_API double muon_scale(MuonScale rule, std::int64_t rows, std::int64_t columns);
+
+/// Newton-Schulz iteration of degree five, with the published values of Muon. 15/8, -10/8, 3/8 are
+/// those with which it converges.
+struct DKFAC_API NewtonSchulz {
+  int iterations = 5;
+  double a = 3.4445, b = -4.7750, c = 2.0315;
+  double epsilon = 1e-7;  ///< > 0
+};
+/// Moves the singular values of x[m,n] towards 1, in place, and keeps its singular vectors:
+///   x <- x / sqrt(|x|^2 + epsilon^2), with the Frobenius norm; then `iterations` times
+///   x <- x (a I + b x'x + c (x'x)^2), by which a singular value s becomes a s + b s^3 + c s^5.
+/// Five iterations with the published coefficients take every s >= 0.002 into [0.68, 1.21]; those
+/// that converge take x to U V' of its singular value decomposition. x: f64 or f32, of any strides.
+/// Asynchronous on a device. Throws InvalidArgument for a matrix without elements and for options
+/// out of range.
+DKFAC_API void newton_schulz(Context& ctx, const NewtonSchulz& options, TensorView x);
+
 /// Make an optimizer of parameters on `device`, which `comm` has to support (comm::on_device()).
 /// All ranks pass the same options; prepare() compares them. The caller may use `comm` between two
 /// steps, in the same order on all ranks. Throw InvalidArgument for options out of range.
@@ -259,6 +307,12 @@ struct DKFAC_API KfacOptions {
     ContextOptions context = {});
 [[nodiscard]] DKFAC_API std::unique_ptr<Optimizer> make_adamw(
     std::shared_ptr<comm::Communicator> comm, AdamwOptions options, Device device = Device::cpu(),
+    ContextOptions context = {});
+/// Makes a Muon optimizer. Gradients are reduce-scattered to the owner of each layer
+/// (kfac::assign(), by the operations of newton_schulz()), which keeps the state of the layer and
+/// updates it; the updated weights are all-gathered.
+[[nodiscard]] DKFAC_API std::unique_ptr<Optimizer> make_muon(
+    std::shared_ptr<comm::Communicator> comm, MuonOptions options, Device device = Device::cpu(),
     ContextOptions context = {});
 /// Makes a K-FAC optimizer with SP-NGD's pipeline (algorithm 3). Statistics are reduce-scattered to
 /// the owner of each layer, which damps and inverts them. Gradients are reduce-scattered to its

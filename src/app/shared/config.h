@@ -136,7 +136,10 @@ enum class MomentumSchedule : std::uint8_t { constant, piecewise };
 /// what their files state.
 struct OptimizerConfig {
   optim::OptimizerType type = optim::OptimizerType::kfac;
-  optim::OptimizerOptions options = {.lars = {.weight_decay = 0}, .adamw = {.weight_decay = 0}};
+  optim::OptimizerOptions options = {
+      .lars = {.weight_decay = 0},
+      .adamw = {.weight_decay = 0},
+      .muon = {.momentum = 0.9, .nesterov = false, .weight_decay = 0, .beta2 = 0.999}};
   MomentumSchedule momentum_schedule = MomentumSchedule::constant;
   std::vector<std::pair<double, double>> momentum_knots;  ///< (epoch, momentum)
   double bias_lr_scale = 1, bias_decay_scale = 0;

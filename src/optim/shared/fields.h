@@ -20,6 +20,9 @@ inline constexpr NamedValue<LarsForm> kLarsForms[] = {{"mlperf", LarsForm::mlper
                                                       {"joint_norm", LarsForm::joint_norm},
                                                       {"clipped", LarsForm::clipped}};
 
+inline constexpr NamedValue<MuonScale> kMuonScales[] = {
+    {"original", MuonScale::original}, {"match_rms_adamw", MuonScale::match_rms_adamw}};
+
 /// "?" for a value without a name.
 template <class T, std::size_t n>
 [[nodiscard]] constexpr std::string_view name_of(const NamedValue<T> (&choices)[n], T value) {
@@ -32,8 +35,15 @@ inline constexpr FieldInfo kMomentum{
     "momentum", "fraction of the last update that is kept; beta1 of adamw", from_to_below(0, 1)};
 inline constexpr FieldInfo kNesterov{"nesterov", "look ahead along the momentum"};
 inline constexpr FieldInfo kWeightDecay{
-    "weight_decay", "of weights, not of BatchNorm scales; decoupled for adamw and kfac",
+    "weight_decay", "of weights, not of BatchNorm scales; decoupled for adamw, muon and kfac",
     at_least(0)};
+inline constexpr FieldInfo kBeta2{"beta2", "fraction of the last second moment that is kept",
+                                  from_to_below(0, 1)};
+inline constexpr FieldInfo kAdamEpsilon{.name = "epsilon",
+                                        .help = "added to the root of the second moment",
+                                        .range = above(0),
+                                        .key = "adam_epsilon"};
+
 template <OptionsOf<SgdOptions> Options, class Visit>
 void for_each_field(Options& options, Visit&& visit) {
   auto& [momentum, nesterov, weight_decay, momentum_correction, loss_reduction, communication] =
@@ -80,12 +90,33 @@ void for_each_field(Options& options, Visit&& visit) {
   auto& [beta1, beta2, epsilon, weight_decay, loss_reduction, communication] = options;
   visit(beta1,
         {.name = "beta1", .help = kMomentum.help, .range = kMomentum.range, .key = kMomentum.name});
-  visit(beta2, {"beta2", "fraction of the last second moment that is kept", from_to_below(0, 1)});
-  visit(epsilon, {.name = "epsilon",
-                  .help = "added to the root of the second moment",
-                  .range = above(0),
-                  .key = "adam_epsilon"});
+  visit(beta2, kBeta2);
+  visit(epsilon, kAdamEpsilon);
   visit(weight_decay, kWeightDecay);
+  for_each_field(communication, visit);
+  visit(loss_reduction, {"loss_reduction"}, NamedValues<LossReduction>(kLossReductions));
+}
+
+template <OptionsOf<MuonOptions> Options, class Visit>
+void for_each_field(Options& options, Visit&& visit) {
+  auto& [momentum, nesterov, weight_decay, scale, adam_rate, beta1, beta2, epsilon, loss_reduction,
+         communication] = options;
+  visit(momentum, kMomentum);
+  visit(nesterov, kNesterov);
+  visit(weight_decay, kWeightDecay);
+  visit(scale,
+        {.name = "scale",
+         .help = "factor of a direction: sqrt(max(1, rows/columns)); 0.2 sqrt(max(rows, columns))",
+         .key = "muon_scale"},
+        NamedValues<MuonScale>(kMuonScales));
+  visit(adam_rate,
+        {"adam_rate", "AdamW's learning rate in multiples of that of matrices", at_least(0)});
+  visit(beta1, {.name = "beta1",
+                .help = "fraction of the last first moment that AdamW keeps",
+                .range = kMomentum.range,
+                .key = "adam_beta1"});
+  visit(beta2, kBeta2);
+  visit(epsilon, kAdamEpsilon);
   for_each_field(communication, visit);
   visit(loss_reduction, {"loss_reduction"}, NamedValues<LossReduction>(kLossReductions));
 }

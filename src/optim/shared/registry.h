@@ -9,13 +9,14 @@
 /// benchmarks and their documents.
 namespace dkfac::optim {
 
-enum class OptimizerType : std::uint8_t { sgd, lars, adamw, kfac };
+enum class OptimizerType : std::uint8_t { sgd, lars, adamw, muon, kfac };
 
 /// Options of all optimizers; a run uses those of its type.
 struct OptimizerOptions {
   SgdOptions sgd = {};
   LarsOptions lars = {};
   AdamwOptions adamw = {};
+  MuonOptions muon = {};
   KfacOptions kfac = {};
 };
 
@@ -23,7 +24,7 @@ template <class Make>
 struct OptimizerEntry {
   OptimizerType type;
   std::string_view name;
-  int states;  ///< Optimizer state per parameter element.
+  int states;  ///< Optimizer state per parameter element; of a weight, with muon.
   Make* make;  ///< (communicator, options, device, context)
 };
 
@@ -34,6 +35,7 @@ void for_each_optimizer(All& all, Visit&& visit) {
   visit(OptimizerEntry<decltype(make_lars)>{OptimizerType::lars, "lars", 1, make_lars}, all.lars);
   visit(OptimizerEntry<decltype(make_adamw)>{OptimizerType::adamw, "adamw", 2, make_adamw},
         all.adamw);
+  visit(OptimizerEntry<decltype(make_muon)>{OptimizerType::muon, "muon", 1, make_muon}, all.muon);
   visit(OptimizerEntry<decltype(make_kfac)>{OptimizerType::kfac, "kfac", 1, make_kfac}, all.kfac);
 }
 
@@ -52,7 +54,7 @@ void visit_optimizer(OptimizerType type, All& all, Visit&& visit) {
   });
 }
 
-/// Comma-separated names: "sgd,lars,adamw,kfac".
+/// Comma-separated names: "sgd,lars,adamw,muon,kfac".
 [[nodiscard]] inline std::string optimizer_names() {
   std::string names;
   const OptimizerOptions all;

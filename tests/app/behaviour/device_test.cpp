@@ -82,8 +82,10 @@ TEST_P(TrainingOnDevice, IsThatOfTheHost) {
 
 TEST_P(TrainingOnDevice, HoldsInF32) {
   Keys keys{"run.epochs=1"};
-  // With a small epsilon AdamW goes by the sign of a gradient that is nothing but rounding.
-  if (GetParam() == "adamw") keys.emplace_back("optimizer.adam_epsilon=0.01");
+  // With a small epsilon AdamW, also that of Muon, goes by the sign of a gradient that is nothing
+  // but rounding.
+  if (GetParam() == "adamw" || GetParam() == "muon")
+    keys.emplace_back("optimizer.adam_epsilon=0.01");
   // 6 steps: c*n*eps with c*n = 1e4.
   constexpr double kBar32 = 1e4 * static_cast<double>(std::numeric_limits<float>::epsilon());
   EXPECT_LE(difference(run_on("cuda", GetParam(), keys), run_on("cpu", GetParam(), keys)), kBar32);
@@ -171,7 +173,7 @@ TEST(RunsOnDevice, CountLaunchesOverARestart) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Optimizers, TrainingOnDevice,
-                         ::testing::Values("sgd", "lars", "adamw", "kfac"),
+                         ::testing::Values("sgd", "lars", "adamw", "muon", "kfac"),
                          [](const auto& param) { return param.param; });
 
 /// Everything that changes what a step does, at once and a few at a time.
@@ -309,7 +311,7 @@ TEST(PhasesOnDevice, HaveTheSameBitsHoweverTheyAreLaunchedAndResumed) {
 
 TEST(RunsOnDevice, WaitOnceInAStep) {
   if (!testing::is_emulated()) GTEST_SKIP() << "a real device does not count waits";
-  for (const char* optimizer : {"sgd", "lars", "adamw", "kfac"}) {
+  for (const char* optimizer : {"sgd", "lars", "adamw", "muon", "kfac"}) {
     SCOPED_TRACE(optimizer);
     const Config config =
         tiny::config(optimizer, {"run.device=cuda", "data.resident=yes", "augment.flip=true",

@@ -160,12 +160,12 @@ Output run_it(const BenchCommand& command) {
 
 TEST(Bench, StepsGivePhasesRatiosAndTheRoof) {
   BenchCommand command = small(BenchKind::step);
-  command.optimizers = {"sgd", "lars", "adamw", "kfac"};
+  command.optimizers = {"sgd", "lars", "adamw", "muon", "kfac"};
   const Output output = run_it(command);
   ASSERT_EQ(output.code, 0) << output.errors;
   EXPECT_TRUE(output.result.at("correct"));
   EXPECT_GT(output.result.at("roof").at("sgemm_gflops"), 0);
-  ASSERT_EQ(output.result.at("results").size(), 4u);
+  ASSERT_EQ(output.result.at("results").size(), 5u);
   EXPECT_EQ(output.result.at("results").at(0).at("ratio_to_first"), 1);
   for (const json& result : output.result.at("results")) {
     EXPECT_EQ(result.at("ms").at("count"), 4);
@@ -174,7 +174,7 @@ TEST(Bench, StepsGivePhasesRatiosAndTheRoof) {
     EXPECT_EQ(result.at("lr"), 1e-3);
     EXPECT_LT(result.at("loss_last"), result.at("loss_first"));
   }
-  EXPECT_GT(output.result.at("results").at(3).at("activity_ms").at("inverse"), 0);
+  EXPECT_GT(output.result.at("results").at(4).at("activity_ms").at("inverse"), 0);
 }
 
 TEST(Bench, AmortizesOverTheIntervals) {

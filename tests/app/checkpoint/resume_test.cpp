@@ -126,7 +126,8 @@ TEST_P(Resume, EndsWithTheSameBits) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Optimizers, Resume, ::testing::Values("sgd", "lars", "adamw", "kfac"),
+INSTANTIATE_TEST_SUITE_P(Optimizers, Resume,
+                         ::testing::Values("sgd", "lars", "adamw", "muon", "kfac"),
                          [](const auto& test) { return test.param; });
 
 TEST(ResumeState, IsWhatMakesTheDifference) {

@@ -81,7 +81,7 @@ knots = [[0, 0.0], [2, 0.4], [10.0, 0]]
 }
 
 TEST(Config, WritesTextThatReadsBackTheSame) {
-  for (const char* type : {"sgd", "lars", "adamw", "kfac"}) {
+  for (const char* type : {"sgd", "lars", "adamw", "muon", "kfac"}) {
     const Config config =
         parse("[run]\nname = \"tab\\tquote\\\" back\\\\slash\"\n",
               {std::string("optimizer.type=") + type, "lr.lr=0.1", "optimizer.momentum=0.123456789",

@@ -32,7 +32,7 @@ constexpr double kBar = 1e6 * std::numeric_limits<double>::epsilon();
 
 TEST(MicroBatches, EqualOneBatch) {
   // 4 groups of 8 samples in one pass, or one group in each of 4.
-  for (const std::string optimizer : {"sgd", "lars", "adamw", "kfac"}) {
+  for (const std::string optimizer : {"sgd", "lars", "adamw", "muon", "kfac"}) {
     SCOPED_TRACE(optimizer);
     const Keys keys{"model.batch_norm_groups=4"};
     const tiny::Outcome whole = tiny::run(in_f64(optimizer, keys), 1, {});

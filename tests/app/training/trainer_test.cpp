@@ -92,7 +92,7 @@ std::vector<RunResult> train_ranks(const Config& config, int ranks) {
 }
 
 TEST(Trainer, LearnsAndRecordsWhatItDid) {
-  for (const char* type : {"kfac", "lars", "adamw", "sgd"}) {
+  for (const char* type : {"kfac", "muon", "lars", "adamw", "sgd"}) {
     SCOPED_TRACE(type);
     std::vector<std::string> keys = {std::string("optimizer.type=") + type};
     const Config config = tiny(keys);
@@ -149,7 +149,7 @@ TEST(Trainer, GivesTheSameNumbersTwice) {
 
 // Two ranks with one BatchNorm group each are one rank with two groups.
 TEST(Trainer, IsTheSameOnOneAndTwoRanksInDoublePrecision) {
-  for (const char* type : {"kfac", "lars", "adamw", "sgd"}) {
+  for (const char* type : {"kfac", "muon", "lars", "adamw", "sgd"}) {
     SCOPED_TRACE(type);
     std::vector<std::string> keys = {"run.precision=f64", "model.batch_norm_groups=2",
                                      std::string("optimizer.type=") + type};

@@ -129,6 +129,7 @@ TEST_P(FaultInside, LeavesNoBitOfTheStateChanged) {
   if (GetParam().kfac_only) return;
   expect_no_trace([](auto comm) { return optim::make_sgd(comm, {}); }, 2, 1, GetParam());
   expect_no_trace([](auto comm) { return optim::make_lars(comm, {.eta = 0.1}); }, 2, 1, GetParam());
+  expect_no_trace([](auto comm) { return optim::make_muon(comm, {}); }, 2, 1, GetParam());
 }
 
 INSTANTIATE_TEST_SUITE_P(Faults, FaultInside, ::testing::ValuesIn(faults()),

@@ -43,6 +43,9 @@ std::vector<Method> methods() {
                    return optim::make_lars(comm,
                                            {.eta = 0.1, .communication = {.bucket_bytes = 512}});
                  }});
+  all.push_back({"Muon", [](auto comm) {
+                   return optim::make_muon(comm, {.communication = {.bucket_bytes = 512}});
+                 }});
   all.push_back(kfac_method("Kfac", {.curvature = curvature()}));
   all.push_back(kfac_method("KfacConstantMomentum",
                             {.curvature = curvature(), .momentum_rule = MomentumRule::constant}));

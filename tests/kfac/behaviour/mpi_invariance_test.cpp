@@ -48,7 +48,8 @@ TEST(OverMpi, FirstOrderGivesTheWeightsOfASingleRank) {
     return optim::make_sgd(comm, {.communication = {.bucket_bytes = 512}});
   };
   const MakeOptimizer lars = [](auto comm) { return optim::make_lars(comm, {.eta = 0.1}); };
-  for (const MakeOptimizer& make : {sgd, lars})
+  const MakeOptimizer muon = [](auto comm) { return optim::make_muon(comm, {}); };
+  for (const MakeOptimizer& make : {sgd, lars, muon})
     EXPECT_TRUE(near(train_over(world, make), train_over(comm::make_self(), make), 1e-10));
 }
 

@@ -264,7 +264,8 @@ TEST(SkippedStepOfMicroBatches, DropsTheGoodPartsWithTheBadOne) {
 TEST(SkippedStepOfFirstOrder, IsAsIfItHadNeverBeen) {
   const auto sgd = [](auto comm) { return optim::make_sgd(comm, {}); };
   const auto lars = [](auto comm) { return optim::make_lars(comm, {.eta = 0.1}); };
-  for (const MakeOptimizer& make : {MakeOptimizer(sgd), MakeOptimizer(lars)})
+  const auto muon = [](auto comm) { return optim::make_muon(comm, {}); };
+  for (const MakeOptimizer& make : {MakeOptimizer(sgd), MakeOptimizer(lars), MakeOptimizer(muon)})
     for (const Fault fault : {Fault::gradient, Fault::loss, Fault::no_batch})
       EXPECT_EQ(run(2, make, with_fault(fault)).parameters, run(2, make, kClean).parameters);
 }

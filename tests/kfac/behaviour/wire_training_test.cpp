@@ -49,6 +49,23 @@ TEST_P(GradientWire, StaysCloseToTheExactTraining) {
   }
 }
 
+TEST_P(GradientWire, ServesMuonWhoseDirectionsEnlargeSmallSingularValues) {
+  const auto make = [](std::optional<DType> wire) -> MakeOptimizer {
+    return [wire](auto comm) {
+      return optim::make_muon(comm, {.communication = {.gradient_wire = wire}});
+    };
+  };
+  const std::vector<double> start = PlainNet<double>(3).parameters();
+  const std::vector<double> reference = train_ranks<double>(1, make({}), {.steps = 5});
+  const double moved = distance(reference, start);
+  for (const int ranks : {1, 3}) {
+    const double error =
+        distance(train_ranks<double>(ranks, make(GetParam()), {.steps = 5}), reference);
+    EXPECT_LT(error, 0.1 * moved) << ranks;
+    EXPECT_GT(error, 1e-7 * moved) << ranks;  // Negative control.
+  }
+}
+
 TEST_P(GradientWire, AndStatisticsWireServeKfacAtEveryFraction) {
   optim::KfacOptions narrow = wire_base();
   narrow.curvature.communication.gradient_wire = narrow.curvature.communication.statistics_wire =

@@ -24,6 +24,12 @@ MakeOn adamw(optim::AdamwOptions options) {
   };
 }
 
+MakeOn muon(optim::MuonOptions options) {
+  return [options](std::shared_ptr<comm::Communicator> comm, Device device) {
+    return optim::make_muon(std::move(comm), options, device);
+  };
+}
+
 TEST(SgdOnDevice, FollowsTheHost) {
   for (const bool nesterov : {false, true})
     for (const bool correction : {false, true}) {
@@ -64,9 +70,22 @@ TEST(AdamwOnDevice, FollowsTheHost) {
                     train_on_host<double>(adamw({.epsilon = 1e-3, .weight_decay = 0})), 1e-3));
 }
 
+TEST(MuonOnDevice, FollowsTheHost) {
+  for (const bool nesterov : {false, true}) {
+    const MakeOn make = muon({.nesterov = nesterov, .epsilon = 1e-3});
+    expect_host<double>(make);
+    expect_host<float>(make);
+    EXPECT_FALSE(near(
+        train_on_host<double>(make),
+        train_on_host<double>(muon({.nesterov = nesterov, .weight_decay = 0, .epsilon = 1e-3})),
+        1e-3));
+  }
+}
+
 TEST(FirstOrderOnDevice, SeveralRanksEqualOne) {
-  for (const MakeOn& make : {sgd({.weight_decay = 0.01, .communication = {.bucket_bytes = 64}}),
-                             lars({.eta = 0.05}), adamw({.epsilon = 1e-3})}) {
+  for (const MakeOn& make :
+       {sgd({.weight_decay = 0.01, .communication = {.bucket_bytes = 64}}), lars({.eta = 0.05}),
+        adamw({.epsilon = 1e-3}), muon({.epsilon = 1e-3})}) {
     const std::vector<double> one = train_on_device<double>(1, make);
     EXPECT_TRUE(near(train_on_device<double>(2, make), one, 1e-10));
     EXPECT_TRUE(near(train_on_device<double>(4, make), one, 1e-10));
@@ -84,12 +103,12 @@ TEST(FirstOrderOnDevice, WiresRoundAsOnTheHost) {
 }
 
 TEST(FirstOrderOnDevice, GivesTheSameBitsTwice) {
-  for (const MakeOn& make : {sgd({}), lars({.eta = 0.05}), adamw({})})
+  for (const MakeOn& make : {sgd({}), lars({.eta = 0.05}), adamw({}), muon({})})
     EXPECT_EQ(train_on_device<float>(2, make), train_on_device<float>(2, make));
 }
 
 TEST(FirstOrderOnDevice, WaitsOnceAStepAndAllocatesNothing) {
-  for (const MakeOn& make : {sgd({}), lars({.eta = 0.05}), adamw({}),
+  for (const MakeOn& make : {sgd({}), lars({.eta = 0.05}), adamw({}), muon({}),
                              sgd({.communication = {.gradient_wire = DType::f16}})}) {
     DeviceTraining<float> training(comm::make_self(), make);
     std::int64_t growths = 0;
@@ -104,7 +123,7 @@ TEST(FirstOrderOnDevice, WaitsOnceAStepAndAllocatesNothing) {
 }
 
 TEST(FirstOrderOnDevice, ANanLeavesParametersAndMomentumAlone) {
-  for (const MakeOn& make : {sgd({}), lars({.eta = 0.05}), adamw({})}) {
+  for (const MakeOn& make : {sgd({}), lars({.eta = 0.05}), adamw({}), muon({})}) {
     DeviceTraining<double> with(comm::make_self(), make), without(comm::make_self(), make);
     for (int step = 0; step < 3; ++step) {
       (void)with.step(step);
@@ -122,7 +141,7 @@ TEST(FirstOrderOnDevice, ANanLeavesParametersAndMomentumAlone) {
 }
 
 TEST(FirstOrderOnDevice, ContinuesBitwiseIdenticallyFromItsState) {
-  for (const MakeOn& make : {sgd({}), lars({.eta = 0.05}), adamw({}),
+  for (const MakeOn& make : {sgd({}), lars({.eta = 0.05}), adamw({}), muon({}),
                              sgd({.communication = {.gradient_wire = DType::f16}})})
     expect_to_continue_from_its_state(make);
 }
