@@ -121,10 +121,14 @@ class Bench {
     for (const BenchLayer& layer : layers_) {
       const TensorView a = of(dkfac::a_dim(layer.spec)), g = of(dkfac::g_dim(layer.spec));
       const double ta = median_ms(ctx_, {arguments_.repeats}, [&] {
-        kfac::compute_a(ctx_, layer.spec, input(layer), n, checks::kOperand, {}, 0, a);
+        kfac::compute_a(ctx_, layer.spec,
+                        {.data = input(layer), .global_batch = n, .operand = checks::kOperand}, 0,
+                        a);
       });
       const double tg = median_ms(ctx_, {arguments_.repeats}, [&] {
-        kfac::compute_g(ctx_, layer.spec, output(layer), n, 1, checks::kOperand, {}, 0, g);
+        kfac::compute_g(ctx_, layer.spec,
+                        {.data = output(layer), .global_batch = n, .operand = checks::kOperand}, 0,
+                        g);
       });
       wrong = std::max(wrong, checks::diagonal_of_a(ctx_, layer, first(input(layer), 8), a));
       // Few positions or a small kernel, so the host can compute the factors in full.

@@ -65,7 +65,9 @@ inline double diagonal_of_a(Context& ctx, const BenchLayer& layer, ConstTensorVi
                             TensorView a) {
   Context host;
   const std::int64_t n = input.dim(0), d = a.dim(0);
-  kfac::compute_a(ctx, layer.spec, input, static_cast<double>(n), kOperand, {}, 0, a);
+  kfac::compute_a(ctx, layer.spec,
+                  {.data = input, .global_batch = static_cast<double>(n), .operand = kOperand}, 0,
+                  a);
   const Strides along{a.stride(0) + 1, 0, 0, 0};
   const Tensor actual =
       on_host(ctx, ConstTensorView(a.raw(), a.dtype(), {d}, along, a.device()), DType::f64);
@@ -108,13 +110,18 @@ inline double whole_factors(Context& ctx, const BenchLayer& layer, ConstTensorVi
   const auto n = static_cast<double>(input.dim(0));
   const std::int64_t da = dkfac::a_dim(layer.spec), dg = dkfac::g_dim(layer.spec);
   Tensor a = Tensor::zeros(ctx, {da, da}), g = Tensor::zeros(ctx, {dg, dg});
-  kfac::compute_a(ctx, layer.spec, input, n, kOperand, {}, 0, a);
-  kfac::compute_g(ctx, layer.spec, grad_output, n, 1, kOperand, {}, 0, g);
+  kfac::compute_a(ctx, layer.spec, {.data = input, .global_batch = n, .operand = kOperand}, 0, a);
+  kfac::compute_g(ctx, layer.spec, {.data = grad_output, .global_batch = n, .operand = kOperand}, 0,
+                  g);
   Tensor host_a = Tensor::zeros(host, {da, da}, DType::f64);
   Tensor host_g = Tensor::zeros(host, {dg, dg}, DType::f64);
-  kfac::compute_a(host, layer.spec, on_host(ctx, input, DType::f64), n, kOperand, {}, 0, host_a);
-  kfac::compute_g(host, layer.spec, on_host(ctx, grad_output, DType::f64), n, 1, kOperand, {}, 0,
-                  host_g);
+  kfac::compute_a(host, layer.spec,
+                  {.data = on_host(ctx, input, DType::f64), .global_batch = n, .operand = kOperand},
+                  0, host_a);
+  kfac::compute_g(
+      host, layer.spec,
+      {.data = on_host(ctx, grad_output, DType::f64), .global_batch = n, .operand = kOperand}, 0,
+      host_g);
   return std::max(lower_triangle(host_a, on_host(ctx, a, DType::f64)),
                   lower_triangle(host_g, on_host(ctx, g, DType::f64)));
 }
@@ -130,9 +137,15 @@ inline double direction(Context& ctx, const BenchLayer& layer, ConstTensorView i
   const std::int64_t da = dkfac::a_dim(layer.spec), dg = dkfac::g_dim(layer.spec);
   const double s = kfac::sample_gradient_scale(LossReduction::local_mean, n, n, 1);
   Tensor device_a = Tensor::zeros(ctx, {da, da}), device_g = Tensor::zeros(ctx, {dg, dg});
-  kfac::compute_a(ctx, layer.spec, input, static_cast<double>(n), kOperand, {}, 0, device_a);
-  kfac::compute_g(ctx, layer.spec, grad_output, static_cast<double>(n), s, kOperand, {}, 0,
-                  device_g);
+  kfac::compute_a(ctx, layer.spec,
+                  {.data = input, .global_batch = static_cast<double>(n), .operand = kOperand}, 0,
+                  device_a);
+  kfac::compute_g(ctx, layer.spec,
+                  {.data = grad_output,
+                   .global_batch = static_cast<double>(n),
+                   .sample_scale = s,
+                   .operand = kOperand},
+                  0, device_g);
   Tensor a = on_host(ctx, device_a, DType::f64), g = on_host(ctx, device_g, DType::f64);
   const auto trace = [](const Tensor& x, std::int64_t d) {
     double sum = 0;

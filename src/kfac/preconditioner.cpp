@@ -51,7 +51,7 @@ struct DKFAC_LOCAL Preconditioner::Impl {
   void begin(std::vector<comm::BucketedReduce*>& active);
   void complete(bool /*allow_missing*/) {
     for (const LayerGrad& grad : grads)
-      if (curvature().works(static_cast<int>(grad.layer))) pack(grad);
+      if (curvature().is_worker_of(static_cast<int>(grad.layer))) pack(grad);
   }
   void raise_flags(comm::FlagMessage& message) const { message.gradient_count = nonfinite; }
   void request() {}
@@ -150,8 +150,9 @@ void Preconditioner::Impl::prepare() {
   std::vector<comm::Slot> slots;
   for (int i = 0; i < curvature().layers(); ++i) {
     const CurvatureBlock& block = curvature().layer(i);
-    slots.push_back(
-        {block.owner, block.covered() ? weight_numel(block.spec) + bias_numel(block.spec) : 0, 0});
+    slots.push_back({block.owner,
+                     block.has_curvature() ? weight_numel(block.spec) + bias_numel(block.spec) : 0,
+                     0});
   }
   gathered.emplace(ctx, grid, "preconditioned gradients", std::move(slots), options.dtype);
   nonfinite = Tensor::zeros(ctx, {1});
@@ -189,7 +190,7 @@ void Preconditioner::Impl::check_grads(std::span<const LayerGrad> given, bool al
   }
   for (int i = 0; i < curvature().layers(); ++i)
     DKFAC_CHECK(
-        allow_missing || seen[static_cast<std::size_t>(i)] || !curvature().layer(i).covered(),
+        allow_missing || seen[static_cast<std::size_t>(i)] || !curvature().layer(i).has_curvature(),
         "[step] layer '", curvature().layer(i).name, "' has no gradient; pass those of all layers");
 }
 
@@ -209,7 +210,7 @@ LayerDirection Preconditioner::Impl::target(const LayerGrad& grad) {
   const std::int64_t weight = grad.weight.numel(), bias = grad.bias.numel();
   const Rates& rate = rates[static_cast<std::size_t>(index)];
   LayerDirection out{.layer = index, .weight_lr = rate.weight, .bias_lr = rate.bias};
-  if (gathered->needed() && layer(grad.layer).covered()) {
+  if (gathered->needed() && layer(grad.layer).has_curvature()) {
     const TensorView block = gathered->block(index);
     out.weight = block.slice(0, 0, weight);
     if (bias > 0) out.bias = block.slice(0, weight, bias);
@@ -235,7 +236,7 @@ void Preconditioner::Impl::pack(const LayerGrad& grad) {
   };
   pack_part(grad.weight, to.weight);
   pack_part(grad.bias, to.bias);
-  if (layer(grad.layer).covered()) targets.push_back(to);
+  if (layer(grad.layer).has_curvature()) targets.push_back(to);
 }
 
 void Preconditioner::Impl::unpack(const LayerGrad& grad) {

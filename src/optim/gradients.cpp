@@ -33,7 +33,7 @@ Gradients::Gradients(OptimizerFrame& frame, const GradientOptions& options,
                  .bucket_bytes = options.bucket_bytes,
                  .trailer = comm::kFlagElements,
                  .wire = options.wire,
-                 .past_wire = nonfinite_}) {
+                 .wire_overflows = nonfinite_}) {
   if (frame.ctx.device().is_cuda() && !frame.layers.empty()) {
     std::vector<TensorView> packed;
     for (int layer = 0; layer < exchange_.slots(); ++layer) packed.push_back(of(layer));

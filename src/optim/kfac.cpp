@@ -117,7 +117,7 @@ class Kfac final : public Optimizer {
   std::optional<comm::AllGather> weights_;
   // For the layers that this rank preconditions.
   std::vector<Tensor> velocity_, masters_;
-  std::vector<kfac::LayerDirection> covered_;
+  std::vector<kfac::LayerDirection> with_curvature_;
   UpdateTable table_;
   comm::HostDevicePair
       saturated_;  ///< f64[1]: weights out of the range of their wire in the last update.
@@ -130,7 +130,7 @@ kfac::StepReport Kfac::step(const StepArgs& args, Stream stream) {
   check_momentum(args);
   step_.agree(flags_of(args), *gradients_);
   if (step_.update_curvature()) {
-    const ConstTensorView clip = step_.precondition(covered_, args.lr);
+    const ConstTensorView clip = step_.precondition(with_curvature_, args.lr);
     update_parameters(args, clip, step_.report());
     gather_parameters(step_.report());
   }
@@ -166,7 +166,7 @@ void Kfac::prepare() {
   masters_.resize(frame_.layers.size());
   std::vector<UpdatedPart> parts;
   for (int i = 0; i < count; ++i)
-    if (step_.curvature().works(i)) add_layer_parts(i, parts);
+    if (step_.curvature().is_worker_of(i)) add_layer_parts(i, parts);
   table_ = make_update_table(frame_.ctx, frame_.dtype(), std::move(parts));
   frame_.prepared = true;
   step_.begin(*gradients_);
@@ -177,8 +177,8 @@ void Kfac::add_layer_parts(int index, std::vector<UpdatedPart>& parts) {
   const auto i = static_cast<std::size_t>(index);
   const ParameterLayer& layer = frame_.layers[i];
   const TensorView gradient = gradients_->of(index);
-  if (step_.curvature().layer(index).covered())
-    covered_.push_back(
+  if (step_.curvature().layer(index).has_curvature())
+    with_curvature_.push_back(
         {.layer = index,
          .weight = gradient.slice(0, 0, layer.weight),
          .bias = layer.bias > 0 ? gradient.slice(0, layer.weight, layer.bias) : TensorView{},

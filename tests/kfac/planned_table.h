@@ -34,7 +34,8 @@ class PlannedTable {
       table.blocks.push_back(kfac::make_block(name, spec));
       const int index = table.layers() - 1;
       table.layer(index).owner = index % comm->size();
-      if (table.works(index)) table.layer(index).allocate(ctx, table.options, table.owns(index));
+      if (table.is_worker_of(index))
+        table.layer(index).allocate(ctx, table.options, table.owns(index));
     }
     kfac::plan_statistics(table);
   }

@@ -21,8 +21,12 @@ inline Factors compute_factors(Context& ctx, const LayerSpec& spec, ConstTensorV
   const std::int64_t da = dkfac::a_dim(spec), dg = dkfac::g_dim(spec);
   Tensor a = Tensor::zeros(ctx, {da, da}, DType::f64), g = Tensor::zeros(ctx, {dg, dg}, DType::f64);
   const kfac::Operand operand{DType::f64, 1};
-  kfac::compute_a(ctx, spec, inputs, static_cast<double>(samples), operand, {}, 0, a);
-  kfac::compute_g(ctx, spec, gradients, static_cast<double>(samples), 1, operand, {}, 0, g);
+  kfac::compute_a(
+      ctx, spec, {.data = inputs, .global_batch = static_cast<double>(samples), .operand = operand},
+      0, a);
+  kfac::compute_g(
+      ctx, spec,
+      {.data = gradients, .global_batch = static_cast<double>(samples), .operand = operand}, 0, g);
   return {symmetric(ctx, a), symmetric(ctx, g)};
 }
 

@@ -44,51 +44,53 @@ struct DKFAC_API OperandStats {
   TensorView underflow;  ///< Incremented by the number of non-zero elements that rounded to 0.
 };
 
+/// One record of a layer with Kronecker factors.
+struct DKFAC_API FactorRecord {
+  /// Of compute_a(), the layer's input: [n,in], [n,...,in] with P the product of the middle
+  /// dimensions, or the convolution's activation. Of compute_g(), the gradient of its output:
+  /// [n,out], [n,...,out], or as the convolution's output. Contiguous, of any floating dtype; n may
+  /// be 0.
+  ConstTensorView data = {};
+  double global_batch = 0;  ///< N (above), > 0.
+  double sample_scale = 1;  ///< G: of sample_gradient_scale().
+  Operand operand = {};
+  OperandStats stats = {};
+  WeightSharing sharing = WeightSharing::expand;
+};
+
 /// Computes the lower triangle of a[d,d] = beta*a + (1/(N P)) sum a a', d = a_dim(spec), or of
 /// a[groups,d,d] for a convolution of more than one group. With a bias, a 1 is appended to every a,
 /// neither scaled nor rounded. With WeightSharing::reduce, a is the mean over positions, and the
 /// sum is over samples alone, divided by N.
 ///
-/// input: [n,in], [n,...,in] with P the product of the middle dimensions, or the convolution's
-/// activation (contiguous), of any floating dtype. n may be 0. The operand (a, hence the mean) is
-/// rounded to operand.type and multiplied in the dtype of `a`, f32 or f64. beta = 0 does not read
-/// `a`.
+/// The operand (a, hence the mean) is rounded to operand.type and multiplied in the dtype of `a`,
+/// f32 or f64. beta = 0 does not read `a`.
 ///
 /// The host is never blocked. A device reads 16-bit operands directly. So no pass over the data
 /// (unless stats.max_abs is given) and no scale is needed where the data already has operand.type,
 /// or has 16 bits while operand.type is f32 or f64.
 ///
 /// The A of an Embedding is diagonal: a[vocabulary] = beta*a + (number of times an index occurs)/(N
-/// P), P the product of all dimensions of input[n,...] but the first: contiguous i32 indices, which
+/// P), P the product of all dimensions of data[n,...] but the first: contiguous i32 indices, which
 /// are counted, so operand, stats and sharing have no effect. An index outside [0, vocabulary)
 /// throws InvalidArgument on the host and sets a[0] to NaN on a device.
-DKFAC_API void compute_a(Context& ctx, const LayerSpec& spec, ConstTensorView input,
-                         double global_batch, Operand operand, OperandStats stats, double beta,
-                         TensorView a, WeightSharing sharing = WeightSharing::expand);
+DKFAC_API void compute_a(Context& ctx, const LayerSpec& spec, const FactorRecord& input,
+                         double beta, TensorView a);
 /// Computes the lower triangle of g[out,out] = beta*g + (sample_scale^2/N) sum dy dy' over samples
 /// and positions, or of g[groups,out,out], out = g_dim(spec). With WeightSharing::reduce, dy is
-/// first summed over the positions of its sample. grad_output: [n,out], [n,...,out], or the layer's
-/// output gradient (contiguous). Dtypes and beta are as in compute_a(); sample_scale
-/// is that of sample_gradient_scale().
-DKFAC_API void compute_g(Context& ctx, const LayerSpec& spec, ConstTensorView grad_output,
-                         double global_batch, double sample_scale, Operand operand,
-                         OperandStats stats, double beta, TensorView g,
-                         WeightSharing sharing = WeightSharing::expand);
+/// first summed over the positions of its sample. Dtypes and beta are as in compute_a().
+DKFAC_API void compute_g(Context& ctx, const LayerSpec& spec, const FactorRecord& grad_output,
+                         double beta, TensorView g);
 
 /// Writes rows x with x'x = this rank's part of A, as compute_a() forms it (scale, bias, rounding),
 /// to the first rows of x[capacity, a_dim]. Returns their number: one per sample and position, or
 /// one per sample with WeightSharing::reduce. Layers of one group only, and no Embedding; throws
 /// when x has too few rows.
 [[nodiscard]] DKFAC_API std::int64_t a_rows(Context& ctx, const LayerSpec& spec,
-                                            ConstTensorView input, double global_batch,
-                                            Operand operand, OperandStats stats, TensorView x,
-                                            WeightSharing sharing = WeightSharing::expand);
+                                            const FactorRecord& input, TensorView x);
 /// Writes rows x with x'x = this rank's part of G; see a_rows().
 [[nodiscard]] DKFAC_API std::int64_t g_rows(Context& ctx, const LayerSpec& spec,
-                                            ConstTensorView grad_output, double global_batch,
-                                            double sample_scale, Operand operand,
-                                            OperandStats stats, TensorView x,
-                                            WeightSharing sharing = WeightSharing::expand);
+                                            const FactorRecord& grad_output, TensorView x);
 
 /// Computes the second moments of the gradient in the basis of EKFAC (George et al. 2018),
 /// elementwise:
@@ -96,15 +98,13 @@ DKFAC_API void compute_g(Context& ctx, const LayerSpec& spec, ConstTensorView gr
 /// dW[out,d] is the sample's own gradient, the sum over positions of g a', with the bias last. With
 /// WeightSharing::reduce it is (sum of g)(mean of a)'.
 ///
-/// a_vectors[d,d], g_vectors[out,out]: eigenvectors in columns, in the dtype of `scales` (f32 or
-/// f64). For a convolution of more than one group, these and `scales` have a leading dimension
-/// [groups, ...]. input, grad_output and sample_scale are as in compute_a() and compute_g(), of the
-/// same samples.
+/// input, grad_output: of the same samples, as in compute_a() and compute_g(). a_vectors[d,d],
+/// g_vectors[out,out]: eigenvectors in columns, in the dtype of `scales` (f32 or f64). For a
+/// convolution of more than one group, these and `scales` have a leading dimension [groups, ...].
+/// grad_output.operand and stats have no effect.
 DKFAC_API void compute_ekfac_scales(Context& ctx, const LayerSpec& spec, ConstTensorView input,
-                                    ConstTensorView grad_output, ConstTensorView a_vectors,
-                                    ConstTensorView g_vectors, double global_batch,
-                                    double sample_scale, double beta, TensorView scales,
-                                    WeightSharing sharing = WeightSharing::expand);
+                                    const FactorRecord& grad_output, ConstTensorView a_vectors,
+                                    ConstTensorView g_vectors, double beta, TensorView scales);
 
 /// Number of elements of the statistics of A and G as they are exchanged: the packed triangles of
 /// all groups, and the diagonal of an Embedding's A. 0 for layers without factors. Rows
@@ -120,6 +120,24 @@ DKFAC_API void compute_ekfac_scales(Context& ctx, const LayerSpec& spec, ConstTe
 /// Number of elements of a normalisation's statistic: norm_rows() times channels; with full, the
 /// size of the packed triangle.
 [[nodiscard]] DKFAC_API std::int64_t norm_size(const NormSpec& spec, NormFisher mode);
+
+/// One record of a normalisation.
+struct DKFAC_API NormRecord {
+  ConstTensorView x = {};  ///< Its input, contiguous, of any floating dtype.
+  /// [c], or [groups,c] for ghost groups of consecutive samples; with NormOver::channels [samples
+  /// times positions].
+  ConstTensorView mean = {}, inv_std = {};
+  ConstTensorView grad_output = {};  ///< As x.
+  double global_batch = 0;           ///< N (above), > 0.
+  double sample_scale = 1;           ///< Of sample_gradient_scale().
+};
+/// The gradients of each sample, which a backward pass may have summed for its own:
+/// [samples,2,c], or [groups,samples of a group,2,c], f32 or f64, contiguous, with the sums over
+/// positions of dy * xhat and of dy. With a fixed gamma the former are not used.
+struct DKFAC_API NormSampleRecord {
+  ConstTensorView gradients = {};
+  double global_batch = 0, sample_scale = 1;  ///< As in NormRecord.
+};
 /// Computes the statistic of a normalisation (SP-NGD section 4.2),
 ///   fisher[rows,c] = beta*fisher + (1/N) sum over samples of products of g_gamma, g_beta,
 /// with xhat = (x - mean) * inv_std and, per sample,
@@ -128,19 +146,11 @@ DKFAC_API void compute_ekfac_scales(Context& ctx, const LayerSpec& spec, ConstTe
 /// With full, fisher[norm_size] is the packed lower triangle of E[g g'], g = [g_gamma of all
 /// channels, g_beta of all channels], or g_beta alone with a fixed gamma.
 ///
-/// x, grad_output: of one floating dtype, contiguous. mean, inv_std: [c], or [groups,c] for ghost
-/// groups of consecutive samples; with NormOver::channels [samples times positions]. With a fixed
-/// gamma the values of x, mean and inv_std are not read, only their shapes. With diagonal and
-/// unit_wise, the result is bitwise identical for every number of threads.
+/// With a fixed gamma the values of x, mean and inv_std are not read, only their shapes. With
+/// diagonal and unit_wise, the result is bitwise identical for every number of threads.
 DKFAC_API void compute_norm_fisher(Context& ctx, const NormSpec& spec, NormFisher mode,
-                                   ConstTensorView x, ConstTensorView mean, ConstTensorView inv_std,
-                                   ConstTensorView grad_output, double global_batch,
-                                   double sample_scale, double beta, TensorView fisher);
-/// The same from the gradients of each sample, which a backward pass may have summed for its own:
-/// gradients[samples,2,c], or [groups,samples of a group,2,c], f32 or f64, contiguous, with the
-/// sums over positions of dy * xhat and of dy. With a fixed gamma the former are not used.
+                                   const NormRecord& record, double beta, TensorView fisher);
 DKFAC_API void compute_norm_fisher(Context& ctx, const NormSpec& spec, NormFisher mode,
-                                   ConstTensorView gradients, double global_batch,
-                                   double sample_scale, double beta, TensorView fisher);
+                                   const NormSampleRecord& record, double beta, TensorView fisher);
 
 }  // namespace dkfac::kfac

@@ -54,8 +54,11 @@ class FactorBench {
     const std::int64_t batch = r.data.dim(0), d = dkfac::a_dim(r.spec);
     Tensor a = Tensor::empty(ctx_, {d, d});
     const auto seconds = time_calls(command_.warm_up, command_.steps, [&] {
-      kfac::compute_a(ctx_, r.spec, r.data, static_cast<double>(batch), {.type = r.data.dtype()},
-                      {}, 0, a);
+      kfac::compute_a(ctx_, r.spec,
+                      {.data = r.data,
+                       .global_batch = static_cast<double>(batch),
+                       .operand = {.type = r.data.dtype()}},
+                      0, a);
     });
     std::int64_t rows = batch;
     if (const auto* conv = std::get_if<Conv2dSpec>(&r.spec))
@@ -99,8 +102,12 @@ class FactorBench {
     Tensor g = Tensor::empty(ctx_, {d, d});
     const double s = kfac::sample_gradient_scale(LossReduction::local_mean, batch, batch, 1);
     const auto seconds = time_calls(command_.warm_up, command_.steps, [&] {
-      kfac::compute_g(ctx_, r.spec, r.data, static_cast<double>(batch), s, {.type = r.data.dtype()},
-                      {}, 0, g);
+      kfac::compute_g(ctx_, r.spec,
+                      {.data = r.data,
+                       .global_batch = static_cast<double>(batch),
+                       .sample_scale = s,
+                       .operand = {.type = r.data.dtype()}},
+                      0, g);
     });
     add(r, "G", d, r.data.numel() / d, seconds, error_of_g(ctx_, r.data, batch, s, g));
   }

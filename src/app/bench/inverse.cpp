@@ -53,8 +53,11 @@ std::vector<Factor> make_factors(const BenchCommand& command, Context& ctx, doub
   std::vector<Factor> factors;
   const auto input = [&](const Recorded& r) {
     Tensor a = Tensor::empty(ctx, {dkfac::a_dim(r.spec), dkfac::a_dim(r.spec)});
-    kfac::compute_a(ctx, r.spec, r.data, static_cast<double>(r.data.dim(0)),
-                    {.type = r.data.dtype()}, {}, 0, a);
+    kfac::compute_a(ctx, r.spec,
+                    {.data = r.data,
+                     .global_batch = static_cast<double>(r.data.dim(0)),
+                     .operand = {.type = r.data.dtype()}},
+                    0, a);
     index[r.name] = factors.size();
     factors.push_back(make_factor(ctx, r.name, "A", a));
     factors.emplace_back();
@@ -63,8 +66,12 @@ std::vector<Factor> make_factors(const BenchCommand& command, Context& ctx, doub
     Tensor g = Tensor::empty(ctx, {dkfac::g_dim(r.spec), dkfac::g_dim(r.spec)});
     const std::int64_t n = r.data.dim(0);
     const double s = kfac::sample_gradient_scale(LossReduction::local_mean, n, n, 1);
-    kfac::compute_g(ctx, r.spec, r.data, static_cast<double>(n), s, {.type = r.data.dtype()}, {}, 0,
-                    g);
+    kfac::compute_g(ctx, r.spec,
+                    {.data = r.data,
+                     .global_batch = static_cast<double>(n),
+                     .sample_scale = s,
+                     .operand = {.type = r.data.dtype()}},
+                    0, g);
     factors.at(index.at(r.name) + 1) = make_factor(ctx, r.name, "G", g);
   };
   run_probe(command, ctx, input, grad_output);

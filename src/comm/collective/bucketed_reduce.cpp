@@ -46,10 +46,10 @@ int segment_of(const WorkerGrid& grid, Recipients recipients, int owner) {
   return 0;
 }
 
-DType travelling(const BucketedReduceOptions& options) {
+DType wire_type(const BucketedReduceOptions& options) {
   return options.wire.value_or(options.dtype);
 }
-bool narrower(const BucketedReduceOptions& options) { return travelling(options) != options.dtype; }
+bool narrower(const BucketedReduceOptions& options) { return wire_type(options) != options.dtype; }
 
 int segments_of(const WorkerGrid& grid, Recipients recipients) {
   return segment_of(grid, recipients, grid.world->size() - 1) + 1;
@@ -111,19 +111,19 @@ void plan_buckets(std::span<const Slot> slots, const std::vector<bool>& due,
 BucketedReduce::BucketedReduce(Context& ctx, const WorkerGrid& grid, std::string name,
                                std::vector<Slot> slots, const BucketedReduceOptions& options)
     : ctx_(ctx),
-      filled_on_(options.filled_on == nullptr ? ctx : *options.filled_on),
+      filled_on_(options.fill_context == nullptr ? ctx : *options.fill_context),
       grid_(grid),
       name_(std::move(name)),
       recipients_(options.recipients),
       planning_{.segments = segments_of(grid, options.recipients),
                 .bucket_elements =
-                    options.bucket_bytes / static_cast<std::int64_t>(size_of(travelling(options))),
+                    options.bucket_bytes / static_cast<std::int64_t>(size_of(wire_type(options))),
                 .trailer = options.trailer,
                 .separate_trailer = narrower(options)},
       segment_(segment_of(grid, options.recipients, grid.world->rank())),
       summands_(options.parts_below_sum ? 1 : grid.world->size()),
       slots_(std::move(slots)),
-      past_wire_(options.past_wire),
+      past_wire_(options.wire_overflows),
       join_(ctx.device()) {
   for (Slot& slot : slots_) slot.owner = segment_of(grid, recipients_, slot.owner);
   begin();

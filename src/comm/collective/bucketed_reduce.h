@@ -83,8 +83,8 @@ struct BucketedReduceOptions {
   bool parts_below_sum = false;
   /// f32[1], with a wire format: += number of launched slots whose part exceeded its range. Their
   /// sums may be infinite, so such a step must be rejected.
-  TensorView past_wire = {};
-  Context* filled_on = nullptr;  ///< Context whose stream fills slots; null: this object's.
+  TensorView wire_overflows = {};
+  Context* fill_context = nullptr;  ///< Context whose stream fills slots; null: this object's.
 };
 
 /// Bucketed reduction of slots over ranks. Each step: begin() with the due slots, fill and mark

@@ -23,12 +23,12 @@ void StepPipeline::begin(std::span<BucketedReduce* const> active) {
   next_ = 0;
   bytes_ = 0;
   submitted_ = false;
-  Item vote{nullptr, 0, 0};
+  Item flags{nullptr, 0, 0};
   for (BucketedReduce* reduce : active) {
     const int last = reduce->buckets() - 1;
     for (int b = 0; b <= last; ++b) {
       if (b == last && reduce->has_trailer())
-        vote = {reduce, b, 0};
+        flags = {reduce, b, 0};
       else
         order_.push_back({reduce, b, order_.size()});
     }
@@ -38,7 +38,7 @@ void StepPipeline::begin(std::span<BucketedReduce* const> active) {
     const int time = item.reduce->plan().buckets[static_cast<std::size_t>(item.bucket)].time;
     return std::pair(time, item.place);
   });
-  order_.push_back(vote);
+  order_.push_back(flags);
 }
 
 void StepPipeline::wait_for_dropped() {

@@ -5,7 +5,7 @@
 namespace dkfac::comm {
 namespace {
 
-bool apart(Stream caller, Stream ours) {
+bool different_streams(Stream caller, Stream ours) {
   return caller.device().is_cuda() && caller.native() != ours.native();
 }
 
@@ -16,13 +16,13 @@ void StreamJoin::enter(std::string_view operation, Stream caller, Stream ours) {
               caller.device(), ", while this object works on ", ours.device(),
               "; pass the stream that its arguments are computed on");
   if (caller.queue() != nullptr) return caller.synchronize();
-  if (!apart(caller, ours)) return;
+  if (!different_streams(caller, ours)) return;
   in_.record(caller);
   ours.wait(in_);
 }
 
 void StreamJoin::leave(Stream caller, Stream ours) {
-  if (!apart(caller, ours)) return;
+  if (!different_streams(caller, ours)) return;
   out_.record(ours);
   caller.wait(out_);
 }

@@ -25,7 +25,9 @@ struct WorkerGrid {
   [[nodiscard]] int column_of(int rank) const { return rank % columns(); }
   [[nodiscard]] int row_of(int rank) const { return rank / columns(); }
   /// Whether this rank preconditions the layers of `owner`.
-  [[nodiscard]] bool works(int owner) const { return column_of(owner) == column_of(world->rank()); }
+  [[nodiscard]] bool is_worker_of(int owner) const {
+    return column_of(owner) == column_of(world->rank());
+  }
   /// Bytes passed to the communicators so far.
   [[nodiscard]] std::uint64_t bytes() const;
   void progress() const;  ///< Advances pending work without blocking.

@@ -34,7 +34,7 @@ void visit_factor(StateVisitor& visitor, const std::string& name, StateKind kind
     visit_failures(visitor, name + "_failures", limit, factor.failures);
     visitor.tensor(name + "_average", StateKind::owned, factor.average);
   }
-  visitor.number(name + "_good", kind, factor.good);
+  visitor.number(name + "_good", kind, factor.valid);
   visitor.tensor(name + "_inverse", kind, factor.inverse);
   visitor.tensor(name + "_shifts", kind, factor.shifts);
   visitor.tensor(name + "_stored_form", kind, factor.stored_form);
@@ -111,11 +111,11 @@ bool CurvatureBlock::drop_foreign(Context& ctx, StatisticKind kind) {
                                       static_cast<std::size_t>(factor.groups));
   // Discarded by an earlier call, perhaps before the state was saved, and not rebuilt since.
   if (std::ranges::all_of(forms, [form](std::int32_t h) { return h == form; }))
-    return !factor.good && std::ranges::any_of(read_back<double>(ctx, factor.shifts),
-                                               [](double shift) { return shift == kDiscarded; });
+    return !factor.valid && std::ranges::any_of(read_back<double>(ctx, factor.shifts),
+                                                [](double shift) { return shift == kDiscarded; });
   std::ranges::fill(forms, form);
   ops::fill(ctx, factor.shifts, kDiscarded);
-  factor.good = false;
+  factor.valid = false;
   factor.stale = factor.statistics > 0;
   return true;
 }

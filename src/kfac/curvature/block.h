@@ -50,9 +50,9 @@ class CurvatureBlock {
 
   /// The statistics of the layer, A before G.
   [[nodiscard]] virtual std::span<const StatisticTraits> statistics() const { return {}; }
-  [[nodiscard]] bool covered() const { return !statistics().empty(); }
+  [[nodiscard]] bool has_curvature() const { return !statistics().empty(); }
   [[nodiscard]] bool needs_input() const {
-    return covered() && statistics().front().kind == StatisticKind::a;
+    return has_curvature() && statistics().front().kind == StatisticKind::a;
   }
 
   /// Allocates averages and inverses on a rank that preconditions the layer. Only the owner has

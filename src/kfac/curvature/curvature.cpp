@@ -105,7 +105,7 @@ void Curvature::prepare(const comm::WorkerGrid& grid, std::int64_t trailer) {
   check_memory(layers_.ctx, grid, plan.planned());
   notice_ = slow_rebuild(plan.planned(), costs_);
   for (int i = 0; i < layers(); ++i)
-    if (works(i)) layers_.layer(i).allocate(layers_.ctx, options(), owns(i));
+    if (is_worker_of(i)) layers_.layer(i).allocate(layers_.ctx, options(), owns(i));
   plan_statistics(layers_);
   for (const Statistic& s : layers_.statistics)
     reports_.push_back({.layer = s.layer, .kind = s.traits.kind});
@@ -195,10 +195,10 @@ std::string Curvature::describe(KeptParameters kept, std::vector<NamedBytes> buf
 LayerFactors Curvature::read_factors(LayerId id) {
   const int index = layers_.checked(id, "read_factors");
   LayerFactors out;
-  if (!layer(index).covered()) return out;
+  if (!layer(index).has_curvature()) return out;
   out.owner = layer(index).owner;
   rebuilds_.workers().join();
-  if (works(index)) layer(index).copy_to(layers_.ctx, out);
+  if (is_worker_of(index)) layer(index).copy_to(layers_.ctx, out);
   return out;
 }
 
@@ -211,7 +211,7 @@ void Curvature::visit_state(StateVisitor& visitor) {
   recorder_.visit_state(visitor);
   for (Statistic& s : layers_.statistics) visit_statistic(visitor, s);
   for (int i = 0; i < layers(); ++i)
-    if (works(i))
+    if (is_worker_of(i))
       layers_.layer(i).visit_state(visitor, owns(i) ? StateKind::owned : StateKind::owner_copy,
                                    options().inverse.max_failed_refreshes);
   if (layers_.ctx.device().is_cuda())

@@ -53,7 +53,7 @@ class Curvature {
   [[nodiscard]] int layers() const { return layers_.layers(); }
   [[nodiscard]] const CurvatureBlock& layer(int index) const { return layers_.layer(index); }
   /// Whether this rank preconditions the layer.
-  [[nodiscard]] bool works(int index) const { return layers_.works(index); }
+  [[nodiscard]] bool is_worker_of(int index) const { return layers_.is_worker_of(index); }
   [[nodiscard]] bool owns(int index) const { return layers_.owns(index); }
   /// The table of describe_assignment(). kept, buffers: memory of the caller to include.
   [[nodiscard]] std::string describe(KeptParameters kept, std::vector<NamedBytes> buffers) const;
@@ -85,7 +85,7 @@ class Curvature {
   [[nodiscard]] bool update(StepReport& report);
   /// Whether this step preconditions the layer; equal on all ranks. After update().
   [[nodiscard]] bool preconditions(int index) const {
-    return layer(index).covered() && rebuilds_.is_inverted(index);
+    return layer(index).has_curvature() && rebuilds_.is_inverted(index);
   }
   /// Preconditions in place the gradients of layers that this rank works on, by apply_curvature():
   /// one layer, or several of one batch_shape(). What it enqueues is a function of the addresses of

@@ -27,7 +27,7 @@ std::int64_t head_numel(const SharedPart& part) {
 template <class Number>
 void visit_head(const SharedPart& part, Number&& number) {
   if (part.factor != nullptr) {
-    number(part.factor->good);
+    number(part.factor->valid);
     for (int group = 0; group < part.factor->groups; ++group)
       number(part.factor->stored_form.data<std::int32_t>()[group]);
   }
@@ -50,9 +50,9 @@ class Cursor {
 };
 
 /// Copies the body of a part into the piece, or out of it, in the same order.
-class Mover {
+class PieceCopy {
  public:
-  Mover(Context& ctx, TensorView piece, bool out) : ctx_(ctx), cursor_(piece), out_(out) {}
+  PieceCopy(Context& ctx, TensorView piece, bool out) : ctx_(ctx), cursor_(piece), out_(out) {}
 
   void part(const SharedPart& p) {
     if (p.factor == nullptr) return move(*p.average);
@@ -148,7 +148,7 @@ void InverseSharing::run(std::span<const SharedPart> parts) {
   for_parts(parts, true,
             [&](const SharedPart& part, TensorView piece, std::int64_t head, std::int64_t count) {
               ops::cast(ctx_, heads_.device().slice(0, head, count), piece.slice(0, 0, count));
-              Mover(ctx_, piece.slice(0, count, piece.numel() - count), false).part(part);
+              PieceCopy(ctx_, piece.slice(0, count, piece.numel() - count), false).part(part);
             });
 
   const std::int64_t total = layout(parts);
@@ -168,7 +168,7 @@ void InverseSharing::run(std::span<const SharedPart> parts) {
               visit_head(part, [&](auto& number) {
                 number = static_cast<std::remove_reference_t<decltype(number)>>(numbers[head++]);
               });
-              Mover(ctx_, piece.slice(0, count, piece.numel() - count), true).part(part);
+              PieceCopy(ctx_, piece.slice(0, count, piece.numel() - count), true).part(part);
             });
 }
 

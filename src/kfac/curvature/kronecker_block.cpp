@@ -35,32 +35,25 @@ FailureCounts KroneckerBlock::failures(StatisticKind kind) const {
 
 std::int64_t KroneckerBlock::recorded_rows(const Caller& caller, StatisticKind kind,
                                            ConstTensorView data) const {
-  if (kind == StatisticKind::a && given_a(spec).is_diagonal())
+  if (kind == StatisticKind::a && default_plan_a(spec).is_diagonal())
     return diagonal_rows(caller, spec, data);
   const FactorData checked =
       kind == StatisticKind::a ? a_data(caller, spec, data) : g_data(caller, spec, data);
   return checked.patches.rows();
 }
 
-void KroneckerBlock::compute(Context& ctx, const FactorRecord& r, double beta,
+void KroneckerBlock::compute(Context& ctx, StatisticKind kind, const FactorRecord& r, double beta,
                              TensorView out) const {
-  if (r.kind == StatisticKind::a)
-    compute_a(ctx, spec, r.data, r.global_batch, r.operand, r.stats, beta, out, r.sharing);
-  else
-    compute_g(ctx, spec, r.data, r.global_batch, r.sample_scale, r.operand, r.stats, beta, out,
-              r.sharing);
+  (kind == StatisticKind::a ? compute_a : compute_g)(ctx, spec, r, beta, out);
 }
 
-std::int64_t KroneckerBlock::compute_rows(Context& ctx, const FactorRecord& r,
+std::int64_t KroneckerBlock::compute_rows(Context& ctx, StatisticKind kind, const FactorRecord& r,
                                           TensorView rows) const {
-  return r.kind == StatisticKind::a
-             ? a_rows(ctx, spec, r.data, r.global_batch, r.operand, r.stats, rows, r.sharing)
-             : g_rows(ctx, spec, r.data, r.global_batch, r.sample_scale, r.operand, r.stats, rows,
-                      r.sharing);
+  return (kind == StatisticKind::a ? a_rows : g_rows)(ctx, spec, r, rows);
 }
 
-void KroneckerBlock::check_turn(const Caller& caller, StatisticKind kind,
-                                ConstTensorView data) const {
+void KroneckerBlock::check_alternation(const Caller& caller, StatisticKind kind,
+                                       ConstTensorView data) const {
   if (kind == StatisticKind::a) {
     DKFAC_CHECK(!has_input, caller,
                 "recorded again before its output gradient; EKFAC needs both records of one batch "
@@ -95,8 +88,8 @@ void KroneckerBlock::record_scales(Context& ctx, const FactorRecord& r, TensorVi
   };
   const TensorView scales =
       slot.reshape(one ? Shape{c.g.dim, c.a.dim} : Shape{c.g.groups, c.g.dim, c.a.dim});
-  compute_ekfac_scales(ctx, spec, kept_, r.data, square(c.a), square(c.g), r.global_batch,
-                       r.sample_scale, scale_records == 0 ? 0 : 1, scales, r.sharing);
+  compute_ekfac_scales(ctx, spec, kept_, r, square(c.a), square(c.g), scale_records == 0 ? 0 : 1,
+                       scales);
   has_input = false;
   ++scale_records;
 }

@@ -7,17 +7,6 @@
 
 namespace dkfac::kfac {
 
-/// Arguments of computing a factor's statistic from one record.
-struct FactorRecord {
-  StatisticKind kind = StatisticKind::a;
-  ConstTensorView data;
-  double global_batch = 0;  ///< Global batch that the data represents.
-  double sample_scale = 1;  ///< G: (gradient of one sample's loss) = this * data.
-  Operand operand = {};
-  OperandStats stats = {};
-  WeightSharing sharing = WeightSharing::expand;
-};
-
 /// The curvature of a layer with Kronecker factors (has_factors()): A and G of each group, and
 /// EKFAC's scales.
 class KroneckerBlock final : public CurvatureBlock {
@@ -37,12 +26,13 @@ class KroneckerBlock final : public CurvatureBlock {
                                            ConstTensorView data) const;
   /// Compute the record's part of the factor: out = beta*out + part as compute_a() and compute_g(),
   /// or rows, whose number is returned.
-  void compute(Context& ctx, const FactorRecord& record, double beta, TensorView out) const;
-  [[nodiscard]] std::int64_t compute_rows(Context& ctx, const FactorRecord& record,
-                                          TensorView rows) const;
+  void compute(Context& ctx, StatisticKind kind, const FactorRecord& record, double beta,
+               TensorView out) const;
+  [[nodiscard]] std::int64_t compute_rows(Context& ctx, StatisticKind kind,
+                                          const FactorRecord& record, TensorView rows) const;
 
   /// EKFAC: throws unless inputs and output gradients alternate, each pair of one batch.
-  void check_turn(const Caller& caller, StatisticKind kind, ConstTensorView data) const;
+  void check_alternation(const Caller& caller, StatisticKind kind, ConstTensorView data) const;
   /// EKFAC: copies the input, which is needed together with the output gradient of the same batch
   /// to project the gradient on the eigenvectors.
   void keep_input(Context& ctx, ConstTensorView input);

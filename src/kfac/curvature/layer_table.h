@@ -36,7 +36,7 @@ struct LayerTable {
   /// Returns the index of a layer; throws InvalidArgument if it does not exist.
   [[nodiscard]] int checked(LayerId id, const char* operation) const;
   /// Whether this rank preconditions the layer.
-  [[nodiscard]] bool works(int index) const { return grid.works(layer(index).owner); }
+  [[nodiscard]] bool is_worker_of(int index) const { return grid.is_worker_of(layer(index).owner); }
   [[nodiscard]] bool owns(int index) const { return layer(index).owner == comm->rank(); }
   /// Whether this step's gradients are projected on the eigenvectors of the layer; equal on all
   /// ranks.

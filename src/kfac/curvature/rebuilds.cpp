@@ -15,7 +15,7 @@ Rebuilds::Rebuilds(LayerTable& layers)
 
 void Rebuilds::prepare() {
   for (const Statistic& s : layers_.statistics)
-    if (layers_.works(s.layer)) layers_.layer(s.layer).add_shared(s.plan.kind, parts_);
+    if (layers_.is_worker_of(s.layer)) layers_.layer(s.layer).add_shared(s.plan.kind, parts_);
   sharing_.emplace(layers_.ctx, layers_.grid, layers_.options.dtype, parts_);
   stages_ = comm::HostDevicePair(layers_.ctx, {layers_.ids()}, DType::i32);
   lack_inverse_ = comm::HostDevicePair(layers_.ctx, {layers_.layers()}, DType::f64);
@@ -138,7 +138,8 @@ void Rebuilds::share(bool inverses, bool averages, StepReport& report) {
     const bool inverted = layers_.schedule.entry(id).inverted;
     const bool renewed =
         inverted ? inverses && layers_.rebuild_due(id) : averages && layers_.due(id);
-    if (renewed && layers_.works(s.layer)) layers_.layer(s.layer).add_shared(s.plan.kind, parts_);
+    if (renewed && layers_.is_worker_of(s.layer))
+      layers_.layer(s.layer).add_shared(s.plan.kind, parts_);
   }
   sharing_->run(parts_);
 }
@@ -172,7 +173,7 @@ void Rebuilds::damping_changed() {
 
 bool Rebuilds::lacks_inverse(int layer) const {
   const CurvatureBlock& block = layers_.layer(layer);
-  return layers_.owns(layer) && block.covered() && !block.has_inverse();
+  return layers_.owns(layer) && block.has_curvature() && !block.has_inverse();
 }
 
 bool Rebuilds::find_inverted(StepReport& report) {
@@ -189,7 +190,7 @@ bool Rebuilds::find_inverted(StepReport& report) {
   for (int i = 0; i < layers_.layers(); ++i) {
     const CurvatureBlock& block = layers_.layer(i);
     if (is_inverted(i))
-      any = any || block.covered();
+      any = any || block.has_curvature();
     else
       report.without_inverse.push_back(block.name);
   }

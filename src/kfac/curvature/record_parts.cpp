@@ -38,7 +38,7 @@ void add_rows(const LayerTable& layers, const Caller& caller, Statistic& s,
               "; raise LinearSpec::max_rows, or turn StatisticsOptions::low_rank off");
   const TensorView free =
       to.sum.reshape({plan.rows, plan.dim}).slice(0, share.first + s.rows_used, left);
-  const std::int64_t used = block.compute_rows(to.on, record, free);
+  const std::int64_t used = block.compute_rows(to.on, s.plan.kind, record, free);
   ops::count_nonfinite(to.on, free.slice(0, 0, used), to.nonfinite);
   s.rows_used += used;
 }
@@ -51,7 +51,7 @@ void add_triangles(const Statistic& s, const KroneckerBlock& block, const Factor
   const bool one = plan.groups == 1;
   const Shape shape = one ? Shape{plan.dim, plan.dim} : Shape{plan.groups, plan.dim, plan.dim};
   const TensorView squares = scratch.take(shape, dtype);
-  block.compute(to.on, record, 0, squares);
+  block.compute(to.on, s.plan.kind, record, 0, squares);
   const TensorView packed = s.records == 0 ? to.sum : scratch.take(to.sum.shape(), dtype);
   const std::int64_t size = ops::packed_size(plan.dim);
   for (int group = 0; group < plan.groups; ++group)
@@ -62,7 +62,7 @@ void add_triangles(const Statistic& s, const KroneckerBlock& block, const Factor
 
 void add_diagonal(const Statistic& s, const KroneckerBlock& block, const FactorRecord& record,
                   const RecordSum& to) {
-  block.compute(to.on, record, s.records == 0 ? 0 : 1, to.sum);
+  block.compute(to.on, s.plan.kind, record, s.records == 0 ? 0 : 1, to.sum);
   ops::count_nonfinite(to.on, to.sum, to.nonfinite);
 }
 

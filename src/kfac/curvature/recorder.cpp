@@ -61,7 +61,7 @@ bool Recorder::wants_input(LayerId id) const {
 
 bool Recorder::wants_grad_output(LayerId id) const {
   const CurvatureBlock& block = layers_.layer(layers_.checked(id, "wants_grad_output"));
-  return layers_.statistics.empty() ? block.covered() : layers_.due(block.g);
+  return layers_.statistics.empty() ? block.has_curvature() : layers_.due(block.g);
 }
 
 void Recorder::record_input(LayerId id, ConstTensorView input, Stream stream, RecordScale scale) {
@@ -95,9 +95,8 @@ void Recorder::record_factor(const char* call, StatisticKind kind, LayerId id, C
       sharing == WeightSharing::reduce ? 1 : positions_of(count, data.dim(0));
   const double global = check_record(layers_, caller, recorded, data, count, scale);
   const Sampled x = sample(data, global, options.statistics.fraction);
-  if (layers_.scales_due(index)) block->check_turn(caller, kind, x.data);
+  if (layers_.scales_due(index)) block->check_alternation(caller, kind, x.data);
   const FactorRecord record{
-      .kind = kind,
       .data = x.data,
       .global_batch = x.global_batch,
       .sample_scale = is_a ? 1
@@ -112,15 +111,16 @@ void Recorder::record_factor(const char* call, StatisticKind kind, LayerId id, C
       .sharing = sharing};
   add_record(layers_, caller, recorded, *block, record, x.data.dim(0) * positions,
              {on(), sums_->of(recorded), nonfinite_});
-  if (layers_.scales_due(index)) record_scales(*block, index, record);
+  if (layers_.scales_due(index)) record_scales(*block, index, kind, record);
   ranges_->measured(recorded, nonfinite_);
   // Depends on the count alone, so that buckets are launched in the same order on every rank.
   if (count_record(layers_, recorded, global, data.dim(0), count, positions))
     sums_->mark_filled(recorded);
 }
 
-void Recorder::record_scales(KroneckerBlock& block, int layer, const FactorRecord& record) {
-  if (record.kind == StatisticKind::a) return block.keep_input(on(), record.data);
+void Recorder::record_scales(KroneckerBlock& block, int layer, StatisticKind kind,
+                             const FactorRecord& record) {
+  if (kind == StatisticKind::a) return block.keep_input(on(), record.data);
   const TensorView sum = sums_->of_scales(layer);
   block.record_scales(on(), record, sum);
   if (block.scale_records < layers_.options.statistics.micro_batches) return;
@@ -177,8 +177,14 @@ void Recorder::record_normalization(LayerId id, ConstTensorView x, ConstTensorVi
           return n == all || is_shared ? view : view.slice(0, 0, view.dim(0) * n / all);
         };
         const ConstTensorView dy = n < all ? grad_output.slice(0, 0, n) : grad_output;
-        compute_norm_fisher(on(), norm, layers_.options.statistics.norm_fisher, part, first(mean),
-                            first(inv_std), dy, batch, sample_scale, beta, fisher);
+        compute_norm_fisher(on(), norm, layers_.options.statistics.norm_fisher,
+                            NormRecord{.x = part,
+                                       .mean = first(mean),
+                                       .inv_std = first(inv_std),
+                                       .grad_output = dy,
+                                       .global_batch = batch,
+                                       .sample_scale = sample_scale},
+                            beta, fisher);
       });
   stream_.leave(stream);
 }
@@ -193,8 +199,11 @@ void Recorder::record_sample_gradients(LayerId id, ConstTensorView gradients, St
       },
       [&](const NormSpec& norm, ConstTensorView part, double batch, double sample_scale,
           double beta, TensorView fisher) {
-        compute_norm_fisher(on(), norm, layers_.options.statistics.norm_fisher, part, batch,
-                            sample_scale, beta, fisher);
+        compute_norm_fisher(
+            on(), norm, layers_.options.statistics.norm_fisher,
+            NormSampleRecord{
+                .gradients = part, .global_batch = batch, .sample_scale = sample_scale},
+            beta, fisher);
       });
   stream_.leave(stream);
 }

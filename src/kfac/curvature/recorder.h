@@ -89,7 +89,8 @@ class Recorder {
   /// call: name of the record call, for errors.
   void record_factor(const char* call, StatisticKind kind, LayerId id, ConstTensorView data,
                      RecordScale scale);
-  void record_scales(KroneckerBlock& block, int layer, const FactorRecord& record);
+  void record_scales(KroneckerBlock& block, int layer, StatisticKind kind,
+                     const FactorRecord& record);
   /// Adds the record of a normalisation: check(caller, norm) returns its samples as NormSamples,
   /// and compute(norm, chosen samples, batch, sample_scale, beta, fisher) adds those that are
   /// chosen.

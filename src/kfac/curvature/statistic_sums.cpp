@@ -6,8 +6,8 @@
 
 namespace dkfac::kfac {
 
-StatisticSums::StatisticSums(LayerTable& layers, std::int64_t trailer, TensorView past_wire,
-                             Context& filled_on)
+StatisticSums::StatisticSums(LayerTable& layers, std::int64_t trailer, TensorView wire_overflows,
+                             Context& fill_context)
     : layers_(layers) {
   // A is reduced in forward order; G and the Fisher of normalisations in backward order, hence
   // later.
@@ -38,8 +38,8 @@ StatisticSums::StatisticSums(LayerTable& layers, std::int64_t trailer, TensorVie
                                        .bucket_bytes = options.communication.bucket_bytes,
                                        .wire = options.communication.statistics_wire,
                                        .parts_below_sum = true,
-                                       .past_wire = past_wire,
-                                       .filled_on = &filled_on};
+                                       .wire_overflows = wire_overflows,
+                                       .fill_context = &fill_context};
   a_.emplace(layers.ctx, layers.grid, "statistics A", std::move(a_slots), exchange);
   exchange.trailer = trailer;
   g_.emplace(layers.ctx, layers.grid, "statistics G", std::move(g_slots), exchange);

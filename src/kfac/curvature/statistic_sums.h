@@ -14,9 +14,11 @@ namespace dkfac::kfac {
 /// its reduction is launched, afterwards the sum on its owner; that of scales, on every rank.
 class StatisticSums {
  public:
-  /// Assigns the slots of all statistics. past_wire, filled_on: as in comm::BucketedReduceOptions.
-  /// trailer: number of elements reserved at the end of the last bucket of G.
-  StatisticSums(LayerTable& layers, std::int64_t trailer, TensorView past_wire, Context& filled_on);
+  /// Assigns the slots of all statistics. wire_overflows, fill_context: as in
+  /// comm::BucketedReduceOptions. trailer: number of elements reserved at the end of the last
+  /// bucket of G.
+  StatisticSums(LayerTable& layers, std::int64_t trailer, TensorView wire_overflows,
+                Context& fill_context);
 
   /// Begins the reductions of what is due and appends them to `active`; the last of them carries
   /// the trailer.

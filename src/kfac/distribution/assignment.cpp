@@ -31,7 +31,7 @@ int least_loaded(std::span<const LayerLoad> ranks, bool by_bytes) {
 }  // namespace
 
 LayerLoad layer_load(const LayerSpec& spec, DType dtype) {
-  const FactorPlan a = given_a(spec), g = given_g(spec);
+  const FactorPlan a = default_plan_a(spec), g = default_plan_g(spec);
   const std::int64_t statistics = a.statistic_numel() + g.statistic_numel() + fisher_numel(spec);
   return {.flops = inverse_flops(a) + inverse_flops(g) + apply_operations(a, g.dim) +
                    apply_operations(g, a.dim),

@@ -73,7 +73,7 @@ MeasuredCost measure(Context& ctx, DType dtype, const FactorPlan& plan) {
     if (!eigen)
       return apply_left(
           ctx,
-          {.form = plan.form, .inverse = inverse, .shift = kShift, .shift_there = shift.view()},
+          {.form = plan.form, .inverse = inverse, .shift = kShift, .device_shift = shift.view()},
           {x, {}});
     ops::gemm(ctx, ops::Trans::yes, ops::Trans::no, 1, inverse, x, 0, y);
     ops::gemm(ctx, ops::Trans::no, ops::Trans::no, 1, inverse, y, 0, x);

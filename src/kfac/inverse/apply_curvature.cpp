@@ -84,7 +84,7 @@ AppliedFactor applied_factor(const Factor& factor, int group) {
       .form = static_cast<FactorForm>(factor.stored_form.data<std::int32_t>()[group]),
       .inverse = group_of(factor.inverse, group, {factor.inverse.shape()[1], factor.dim})};
   if (factor.shifts.view().device().is_cuda()) {
-    out.shift_there = factor.shifts.view().slice(0, group, 1);
+    out.device_shift = factor.shifts.view().slice(0, group, 1);
   } else {
     out.shift = factor.shifts.data<double>()[group];
   }
@@ -92,8 +92,8 @@ AppliedFactor applied_factor(const Factor& factor, int group) {
 }
 
 bool has_inverse(const LayerSpec& spec, const LayerCurvature& layer) {
-  if (has_factors(spec)) return layer.a.good && layer.g.good;
-  return layer.g.is_set() ? layer.g.good : layer.fisher_statistics > 0;
+  if (has_factors(spec)) return layer.a.valid && layer.g.valid;
+  return layer.g.is_set() ? layer.g.valid : layer.fisher_statistics > 0;
 }
 
 void apply_curvature(Context& ctx, const LayerSpec& spec, const CurvatureOptions& options,

@@ -215,7 +215,7 @@ void project_left(Context& ctx, const AppliedFactor& g, const Columns& v) {
       return;
     }
     ops::gemm(ctx, Trans::yes, Trans::no, -1, g.inverse, product, 1, x);
-    cuda::divide(ctx, x, g.shift_there);
+    cuda::divide(ctx, x, g.device_shift);
   });
 }
 
@@ -236,7 +236,7 @@ void project_right(Context& ctx, const AppliedFactor& a, const Columns& v) {
       return;
     }
     ops::gemm(ctx, Trans::no, Trans::no, -1, product, y, 1, x);
-    cuda::divide(ctx, x, a.shift_there);
+    cuda::divide(ctx, x, a.device_shift);
   });
 }
 

@@ -34,7 +34,7 @@ struct AppliedFactor {
   FactorForm form = FactorForm::inverse;  ///< Neither eigen nor diagonal.
   ConstTensorView inverse;                ///< [d,d]; low_rank: [rows,d].
   double shift = 0;                       ///< low_rank only, on the host.
-  ConstTensorView shift_there = {};       ///< low_rank only, on a device: f64[1].
+  ConstTensorView device_shift = {};      ///< low_rank only, on a device: f64[1].
 };
 
 /// A gradient v[out,d] and the factors that precondition it.

@@ -51,7 +51,7 @@ void diagonal_trace(Context& ctx, const Factor& factor, TensorView trace) {
   ops::sum(ctx, factor.average, trace);
 }
 
-void take_diagonal(Context& ctx, Factor& factor) {
+void store_diagonal(Context& ctx, Factor& factor) {
   // The damping s, representable in the factor's dtype, as all workers of the layer receive it. It
   // is given as -s where a factor of the layer is zero, so that the inverse is that of sI.
   const DType dtype = factor.average.dtype();

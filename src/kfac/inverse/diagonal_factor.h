@@ -26,7 +26,7 @@ void compute_diagonal(Context& ctx, const Caller& caller, const LayerSpec& spec,
 void diagonal_trace(Context& ctx, const Factor& factor, TensorView trace);
 /// Renews the inverse from the average and the requested damping. This cannot fail: an average is
 /// finite and not negative, and its damping positive.
-void take_diagonal(Context& ctx, Factor& factor);
+void store_diagonal(Context& ctx, Factor& factor);
 /// Preconditions the gradient of a layer with such an A, [weight_numel] in options.dtype.
 void apply_diagonal(Context& ctx, const CurvatureOptions& options, const LayerCurvature& layer,
                     TensorView weight);

@@ -96,27 +96,27 @@ Shape FactorPlan::inverse_shape() const {
   return form == FactorForm::low_rank ? Shape{1, rows, dim} : Shape{groups, dim, dim};
 }
 
-FactorPlan given_a(const LayerSpec& spec) {
+FactorPlan default_plan_a(const LayerSpec& spec) {
   const bool diagonal = std::holds_alternative<EmbeddingSpec>(spec);
   return {.dim = a_dim(spec),
           .groups = factor_groups(spec),
           .form = diagonal ? FactorForm::diagonal : FactorForm::inverse};
 }
 
-FactorPlan given_g(const LayerSpec& spec) {
+FactorPlan default_plan_g(const LayerSpec& spec) {
   return {.dim = g_dim(spec), .groups = factor_groups(spec), .form = FactorForm::inverse};
 }
 
-std::int64_t a_size(const LayerSpec& spec) { return given_a(spec).statistic_numel(); }
-std::int64_t g_size(const LayerSpec& spec) { return given_g(spec).statistic_numel(); }
+std::int64_t a_size(const LayerSpec& spec) { return default_plan_a(spec).statistic_numel(); }
+std::int64_t g_size(const LayerSpec& spec) { return default_plan_g(spec).statistic_numel(); }
 
 FactorPlan plan_a(const LayerSpec& spec, const CurvatureOptions& options, Device device) {
-  const FactorPlan a = given_a(spec);
+  const FactorPlan a = default_plan_a(spec);
   return a.is_set() && !a.is_diagonal() ? chosen(a, spec, options, device, g_dim(spec)) : a;
 }
 
 FactorPlan plan_g(const LayerSpec& spec, const CurvatureOptions& options, Device device) {
-  if (has_factors(spec)) return chosen(given_g(spec), spec, options, device, a_dim(spec));
+  if (has_factors(spec)) return chosen(default_plan_g(spec), spec, options, device, a_dim(spec));
   const auto* bn = std::get_if<NormSpec>(&spec);
   if (bn == nullptr || options.statistics.norm_fisher != NormFisher::full) return {};
   // One right-hand side: a solve costs no more than a product, for any interval.

@@ -50,8 +50,8 @@ struct FactorPlan {
 
 /// Plans before options choose a form: FactorForm::inverse, unless the layer determines it (the A
 /// of an Embedding is diagonal). Not set for layers without Kronecker factors.
-[[nodiscard]] FactorPlan given_a(const LayerSpec& spec);
-[[nodiscard]] FactorPlan given_g(const LayerSpec& spec);
+[[nodiscard]] FactorPlan default_plan_a(const LayerSpec& spec);
+[[nodiscard]] FactorPlan default_plan_g(const LayerSpec& spec);
 
 /// Plans of the factors of a layer. NormFisher::full has `g` alone, over gamma followed by beta
 /// (beta alone with a fixed gamma). FactorForm::cholesky is never chosen on a GPU, where triangular

@@ -35,7 +35,7 @@ struct Factor : FactorPlan {
   Tensor stored_form;
   std::int64_t statistics = 0;  ///< Merged so far.
   bool stale = false;           ///< Average or damping has changed since the last refresh.
-  bool good = false;            ///< `inverse` is valid, perhaps from an earlier refresh.
+  bool valid = false;           ///< `inverse` is valid, perhaps from an earlier refresh.
   int refused = 0;              ///< Consecutive statistics that were not finite.
   int failures = 0;             ///< Consecutive refreshes that kept an old inverse.
   int failed_group = -1;        ///< First group that failed in the last refresh; -1: none.

@@ -11,7 +11,7 @@
 namespace dkfac::kfac {
 namespace {
 
-bool all_good(Context& ctx, const Factor& factor) {
+bool all_valid(Context& ctx, const Factor& factor) {
   return std::ranges::all_of(read_back<double>(ctx, factor.shifts), [](double s) { return s > 0; });
 }
 
@@ -19,10 +19,10 @@ void forget_scales(const RefreshTask& task) {
   if (task.factor->form == FactorForm::eigen) task.layer->scale_statistics = 0;
 }
 
-void book(Context& ctx, const RefreshTask& task) {
+void keep_outcome(Context& ctx, const RefreshTask& task) {
   Factor& factor = *task.factor;
   factor.failures = task.stage == InverseStage::kept ? factor.failures + 1 : 0;
-  factor.good = task.stage != InverseStage::kept || all_good(ctx, factor);
+  factor.valid = task.stage != InverseStage::kept || all_valid(ctx, factor);
 }
 
 /// Runs the fallback stages for the groups of a factor on the device whose first stage failed.
@@ -101,7 +101,7 @@ std::span<const RefreshTask> RefreshWorkers::start(std::span<RefreshTask> tasks,
     cpu::rebuild_all(ctx_, state_, tasks, wide);
     for (const RefreshTask& task : tasks) {
       task.factor->stale = false;
-      book(ctx_, task);
+      keep_outcome(ctx_, task);
       if (task.written) forget_scales(task);
     }
     return tasks;
@@ -153,7 +153,7 @@ std::span<const RefreshTask> RefreshWorkers::collect(std::span<const std::int32_
       fall_back(ctx_, task, state_.group_stages.view().slice(0, first, task.factor->groups));
     if (task.written) forget_scales(task);
     first += task.factor->groups;
-    book(ctx_, task);
+    keep_outcome(ctx_, task);
   }
   return state_.collected;
 }

@@ -67,7 +67,7 @@ class RefreshWorkers {
   explicit RefreshWorkers(Context& ctx, Priority priority = Priority::normal) : ctx_(ctx) {
     state_.priority = priority;
   }
-  /// Rebuilds inverses (robust_inverse.h) and updates `good`, `stale` and `failures` of each
+  /// Rebuilds inverses (robust_inverse.h) and updates `valid`, `stale` and `failures` of each
   /// factor; resets EKFAC scales whose eigenvectors are replaced. Results do not depend on the
   /// number of threads, unless the factorised matrix is wider than `wide`. Returns the finished
   /// tasks: all of them on the host, none on CUDA, where collect() finishes them. Earlier tasks

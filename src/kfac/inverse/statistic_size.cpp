@@ -46,7 +46,7 @@ std::int64_t sampled(std::int64_t samples, double fraction, std::int64_t block) 
 }
 
 WeightSharing sharing_of(const LayerSpec& spec, const CurvatureOptions& options) {
-  return given_a(spec).is_diagonal() ? WeightSharing::expand : options.statistics.sharing;
+  return default_plan_a(spec).is_diagonal() ? WeightSharing::expand : options.statistics.sharing;
 }
 
 double build_flops(const LayerSpec& spec, const StatisticPlan& plan, double samples,

@@ -41,12 +41,12 @@ void Directions::form_batches(const Curvature& curvature) {
     const std::int64_t size = shape ? shape->out * shape->d : 0;
     const auto found = std::ranges::find_if(
         open, [&](const Open& o) { return shape && o.shape == *shape && o.room >= size; });
-    if (curvature.works(i) && found != open.end()) {
+    if (curvature.is_worker_of(i) && found != open.end()) {
       found->room -= size;
       batch_of_.push_back(found->batch);
       continue;
     }
-    if (curvature.works(i) && shape) open.push_back({*shape, count, kBatchElements - size});
+    if (curvature.is_worker_of(i) && shape) open.push_back({*shape, count, kBatchElements - size});
     batch_of_.push_back(count++);
   }
   batches_.resize(index_of(count));

@@ -85,12 +85,11 @@ void check_square(std::string_view what, const FactorData& data, ConstTensorView
 }  // namespace
 
 void compute_ekfac_scales(Context& ctx, const LayerSpec& spec, ConstTensorView input,
-                          ConstTensorView grad_output, ConstTensorView a_vectors,
-                          ConstTensorView g_vectors, double global_batch, double sample_scale,
-                          double beta, TensorView scales, WeightSharing sharing) {
-  check_statistic(kEkfacScales, spec, global_batch, {});
-  check_scale(kEkfacScales, sample_scale);
-  FactorData a = a_data(kEkfacScales, spec, input), g = g_data(kEkfacScales, spec, grad_output);
+                          const FactorRecord& r, ConstTensorView a_vectors,
+                          ConstTensorView g_vectors, double beta, TensorView scales) {
+  check_statistic(kEkfacScales, spec, r.global_batch, {});
+  check_scale(kEkfacScales, r.sample_scale);
+  FactorData a = a_data(kEkfacScales, spec, input), g = g_data(kEkfacScales, spec, r.data);
   DKFAC_CHECK(a.patches.n == g.patches.n && a.positions() == g.positions(),
               "[EKFAC scales] the input has ", a.patches.n, " samples of ", a.positions(),
               " positions and the output gradient ", g.patches.n, " of ", g.positions(),
@@ -103,7 +102,7 @@ void compute_ekfac_scales(Context& ctx, const LayerSpec& spec, ConstTensorView i
   DKFAC_CHECK(scales.is_contiguous(), "[EKFAC scales] the scales ", scales.shape(),
               " have gaps; they must be contiguous");
   Scratch scratch(ctx);
-  if (sharing == WeightSharing::reduce) {
+  if (r.sharing == WeightSharing::reduce) {
     a = one_per_sample(ctx, scratch, a, OverPositions::mean, scales.dtype());
     g = one_per_sample(ctx, scratch, g, OverPositions::sum, scales.dtype());
   }
@@ -121,7 +120,7 @@ void compute_ekfac_scales(Context& ctx, const LayerSpec& spec, ConstTensorView i
                       channels_of_group(g, i),
                       {matrix(a_vectors, i), matrix(g_vectors, i)},
                       matrix(scales, i)};
-    add_group(ctx, group, sample_scale * sample_scale / global_batch);
+    add_group(ctx, group, r.sample_scale * r.sample_scale / r.global_batch);
   }
 }
 

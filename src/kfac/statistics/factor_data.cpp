@@ -55,7 +55,7 @@ constexpr const char* kGradOutput = "the output gradient";
 }  // namespace
 
 FactorData a_data(const Caller& caller, const LayerSpec& spec, ConstTensorView input) {
-  DKFAC_CHECK(!given_a(spec).is_diagonal(), caller, "A of ", describe(spec),
+  DKFAC_CHECK(!default_plan_a(spec).is_diagonal(), caller, "A of ", describe(spec),
               " is stored as its diagonal, which only compute_a() computes");
   check_elements(caller, kInput, input);
   if (const auto* linear = std::get_if<LinearSpec>(&spec)) {

@@ -106,47 +106,46 @@ std::int64_t norm_size(const NormSpec& spec, NormFisher mode) {
   return mode == NormFisher::full ? ops::packed_size(rows) : rows * spec.channels;
 }
 
-void compute_norm_fisher(Context& ctx, const NormSpec& spec, NormFisher mode, ConstTensorView x,
-                         ConstTensorView mean, ConstTensorView inv_std, ConstTensorView grad_output,
-                         double global_batch, double sample_scale, double beta, TensorView fisher) {
+void compute_norm_fisher(Context& ctx, const NormSpec& spec, NormFisher mode, const NormRecord& r,
+                         double beta, TensorView fisher) {
   const std::int64_t groups =
-      check_norm(kNormFisher, spec, x, mean, inv_std, grad_output, ctx.device());
-  check_fisher(spec, mode, global_batch, sample_scale, fisher, ctx.device());
-  const std::int64_t n = x.dim(0);
+      check_norm(kNormFisher, spec, r.x, r.mean, r.inv_std, r.grad_output, ctx.device());
+  check_fisher(spec, mode, r.global_batch, r.sample_scale, fisher, ctx.device());
+  const std::int64_t n = r.x.dim(0);
   const NormData data{
       .n = n,
       .channels = spec.channels,
-      .positions = x.numel() / std::max<std::int64_t>(1, n * spec.channels),
+      .positions = r.x.numel() / std::max<std::int64_t>(1, n * spec.channels),
       .groups = groups,
       .layout = spec.layout,
       // Products with xhat are unused without gamma: reading dy twice avoids the pass over x.
-      .x = spec.scale ? x : grad_output,
-      .dy = grad_output,
-      .mean = mean,
-      .inv_std = inv_std,
+      .x = spec.scale ? r.x : r.grad_output,
+      .dy = r.grad_output,
+      .mean = r.mean,
+      .inv_std = r.inv_std,
       .over = spec.over,
-      .sample_scale = sample_scale};
+      .sample_scale = r.sample_scale};
   if (mode != NormFisher::full)
-    return kernels::norm_products(ctx, data, 1 / global_batch, beta, fisher);
+    return kernels::norm_products(ctx, data, 1 / r.global_batch, beta, fisher);
   Scratch scratch(ctx);
   const TensorView gradients = scratch.take({n, norm_rows(spec, mode)}, fisher.dtype());
   kernels::norm_gradients(ctx, data, gradients);
-  merge_full(ctx, gradients, 1 / global_batch, beta, fisher);
+  merge_full(ctx, gradients, 1 / r.global_batch, beta, fisher);
 }
 
 void compute_norm_fisher(Context& ctx, const NormSpec& spec, NormFisher mode,
-                         ConstTensorView gradients, double global_batch, double sample_scale,
-                         double beta, TensorView fisher) {
+                         const NormSampleRecord& r, double beta, TensorView fisher) {
   const ConstTensorView samples =
-      check_norm_samples(kNormFisher, spec, gradients, ctx.device()).data;
-  check_fisher(spec, mode, global_batch, sample_scale, fisher, ctx.device());
+      check_norm_samples(kNormFisher, spec, r.gradients, ctx.device()).data;
+  check_fisher(spec, mode, r.global_batch, r.sample_scale, fisher, ctx.device());
+  const double weight = 1 / r.global_batch;
   if (mode != NormFisher::full)
-    return kernels::products_of_samples(ctx, samples, sample_scale, 1 / global_batch, beta, fisher);
+    return kernels::products_of_samples(ctx, samples, r.sample_scale, weight, beta, fisher);
   const std::int64_t n = samples.dim(0), rows = spec.scale ? 2 : 1;
   Scratch scratch(ctx);
   const TensorView scaled = scratch.take({n, rows, spec.channels}, fisher.dtype());
-  ops::cast(ctx, samples.slice(1, 2 - rows, rows), scaled, sample_scale);
-  merge_full(ctx, scaled.reshape({n, rows * spec.channels}), 1 / global_batch, beta, fisher);
+  ops::cast(ctx, samples.slice(1, 2 - rows, rows), scaled, r.sample_scale);
+  merge_full(ctx, scaled.reshape({n, rows * spec.channels}), weight, beta, fisher);
 }
 
 }  // namespace dkfac::kfac

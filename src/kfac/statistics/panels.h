@@ -56,13 +56,13 @@ class OperandPanels {
   }
 
  private:
-  [[nodiscard]] bool as_it_lies() const { return x_.dtype() == form_.type && !form_.rounds; }
+  [[nodiscard]] bool used_in_place() const { return x_.dtype() == form_.type && !form_.rounds; }
 
   /// Samples per panel. Converted panels stay in a cache until they are consumed; on a device they
   /// are large enough to keep it busy, and limited because they use scratch memory.
   [[nodiscard]] std::int64_t samples_per_panel() const {
     const std::int64_t samples = std::max<std::int64_t>(1, x_.dim(0));
-    if (as_it_lies()) return samples;
+    if (used_in_place()) return samples;
     const std::int64_t panel_bytes = std::int64_t{ctx_.device().is_cuda() ? 256 : 4} << 20;
     const std::int64_t sample_bytes =
         x_.numel() / samples * static_cast<std::int64_t>(size_of(form_.type));
@@ -81,7 +81,7 @@ class OperandPanels {
                           TensorView underflow) const {
     const bool ranged = !stats_.max_abs.empty();
     if (is_half(form_.type)) {
-      if (as_it_lies()) {
+      if (used_in_place()) {
         if (ranged) cuda::find_range(ctx_, part, maximum);
         return part;
       }

@@ -125,17 +125,16 @@ struct BatchStatistic {
 };
 
 BatchStatistic a_statistic(Context& ctx, Scratch& scratch, const FactorData& data,
-                           double global_batch, WeightSharing sharing, DType compute) {
-  if (sharing == WeightSharing::reduce)
-    return {one_per_sample(ctx, scratch, data, OverPositions::mean, compute), 1 / global_batch};
-  return {data, 1 / (global_batch * static_cast<double>(data.positions()))};
+                           const FactorRecord& r, DType compute) {
+  if (r.sharing == WeightSharing::reduce)
+    return {one_per_sample(ctx, scratch, data, OverPositions::mean, compute), 1 / r.global_batch};
+  return {data, 1 / (r.global_batch * static_cast<double>(data.positions()))};
 }
 
 BatchStatistic g_statistic(Context& ctx, Scratch& scratch, const FactorData& data,
-                           double global_batch, double sample_scale, WeightSharing sharing,
-                           DType compute) {
-  const double alpha = sample_scale * sample_scale / global_batch;
-  if (sharing == WeightSharing::reduce)
+                           const FactorRecord& r, DType compute) {
+  const double alpha = r.sample_scale * r.sample_scale / r.global_batch;
+  if (r.sharing == WeightSharing::reduce)
     return {one_per_sample(ctx, scratch, data, OverPositions::sum, compute), alpha};
   return {data, alpha};
 }
@@ -166,53 +165,46 @@ double operand_scale(DType type, double max_abs) {
   return std::ldexp(1.0, std::clamp(kTarget - exponent, kMinOperandExponent, kMaxOperandExponent));
 }
 
-void compute_a(Context& ctx, const LayerSpec& spec, ConstTensorView input, double global_batch,
-               Operand operand, OperandStats stats, double beta, TensorView a,
-               WeightSharing sharing) {
-  check_statistic(kComputeA, spec, global_batch, operand);
-  if (given_a(spec).is_diagonal())
-    return compute_diagonal(ctx, kComputeA, spec, input, global_batch, beta, a);
-  const FactorData data = a_data(kComputeA, spec, input);
+void compute_a(Context& ctx, const LayerSpec& spec, const FactorRecord& r, double beta,
+               TensorView a) {
+  check_statistic(kComputeA, spec, r.global_batch, r.operand);
+  if (default_plan_a(spec).is_diagonal())
+    return compute_diagonal(ctx, kComputeA, spec, r.data, r.global_batch, beta, a);
+  const FactorData data = a_data(kComputeA, spec, r.data);
   check_factor(kComputeA, "A", data, a);
   Scratch scratch(ctx);
-  const BatchStatistic sum = a_statistic(ctx, scratch, data, global_batch, sharing, a.dtype());
-  add_products(ctx, sum.data, sum.alpha, operand, stats, beta, a);
+  const BatchStatistic sum = a_statistic(ctx, scratch, data, r, a.dtype());
+  add_products(ctx, sum.data, sum.alpha, r.operand, r.stats, beta, a);
 }
 
-void compute_g(Context& ctx, const LayerSpec& spec, ConstTensorView grad_output,
-               double global_batch, double sample_scale, Operand operand, OperandStats stats,
-               double beta, TensorView g, WeightSharing sharing) {
-  check_statistic(kComputeG, spec, global_batch, operand);
-  check_scale(kComputeG, sample_scale);
-  const FactorData data = g_data(kComputeG, spec, grad_output);
+void compute_g(Context& ctx, const LayerSpec& spec, const FactorRecord& r, double beta,
+               TensorView g) {
+  check_statistic(kComputeG, spec, r.global_batch, r.operand);
+  check_scale(kComputeG, r.sample_scale);
+  const FactorData data = g_data(kComputeG, spec, r.data);
   check_factor(kComputeG, "G", data, g);
   Scratch scratch(ctx);
-  const BatchStatistic sum =
-      g_statistic(ctx, scratch, data, global_batch, sample_scale, sharing, g.dtype());
-  add_products(ctx, sum.data, sum.alpha, operand, stats, beta, g);
+  const BatchStatistic sum = g_statistic(ctx, scratch, data, r, g.dtype());
+  add_products(ctx, sum.data, sum.alpha, r.operand, r.stats, beta, g);
 }
 
-std::int64_t a_rows(Context& ctx, const LayerSpec& spec, ConstTensorView input, double global_batch,
-                    Operand operand, OperandStats stats, TensorView x, WeightSharing sharing) {
+std::int64_t a_rows(Context& ctx, const LayerSpec& spec, const FactorRecord& r, TensorView x) {
   constexpr std::string_view kName = "rows of A";
-  check_statistic(kName, spec, global_batch, operand);
-  const FactorData data = a_data(kName, spec, input);
+  check_statistic(kName, spec, r.global_batch, r.operand);
+  const FactorData data = a_data(kName, spec, r.data);
   Scratch scratch(ctx);
-  const BatchStatistic sum = a_statistic(ctx, scratch, data, global_batch, sharing, x.dtype());
-  return write_rows(ctx, kName, sum.data, sum.alpha, operand, stats, x);
+  const BatchStatistic sum = a_statistic(ctx, scratch, data, r, x.dtype());
+  return write_rows(ctx, kName, sum.data, sum.alpha, r.operand, r.stats, x);
 }
 
-std::int64_t g_rows(Context& ctx, const LayerSpec& spec, ConstTensorView grad_output,
-                    double global_batch, double sample_scale, Operand operand, OperandStats stats,
-                    TensorView x, WeightSharing sharing) {
+std::int64_t g_rows(Context& ctx, const LayerSpec& spec, const FactorRecord& r, TensorView x) {
   constexpr std::string_view kName = "rows of G";
-  check_statistic(kName, spec, global_batch, operand);
-  check_scale(kName, sample_scale);
-  const FactorData data = g_data(kName, spec, grad_output);
+  check_statistic(kName, spec, r.global_batch, r.operand);
+  check_scale(kName, r.sample_scale);
+  const FactorData data = g_data(kName, spec, r.data);
   Scratch scratch(ctx);
-  const BatchStatistic sum =
-      g_statistic(ctx, scratch, data, global_batch, sample_scale, sharing, x.dtype());
-  return write_rows(ctx, kName, sum.data, sum.alpha, operand, stats, x);
+  const BatchStatistic sum = g_statistic(ctx, scratch, data, r, x.dtype());
+  return write_rows(ctx, kName, sum.data, sum.alpha, r.operand, r.stats, x);
 }
 
 }  // namespace dkfac::kfac

@@ -8,7 +8,7 @@ namespace dkfac::optim::cpu {
 namespace {
 
 /// Number of elements of x that become infinite in the wire type.
-std::int64_t past_wire(Context& ctx, DType wire, ConstTensorView x) {
+std::int64_t wire_overflows(Context& ctx, DType wire, ConstTensorView x) {
   double largest = 0;
   ops::max_abs(ctx, x, view_of(&largest, {1}));
   if (largest <= static_cast<double>(kMaxF16)) return 0;  // f16 has the smallest range.
@@ -69,7 +69,7 @@ void kfac_update(Context& ctx, UpdateTable& table, const KfacUpdate& update) {
     if (part.d_out > 0) rescale(update.rescale, part.d_out, part.out());
     if (own.rule == MomentumRule::paper) finish_paper_momentum(part.out(), part.slot(0));
     if (part.master.empty()) continue;
-    saturated += past_wire(ctx, *update.wire, part.master);
+    saturated += wire_overflows(ctx, *update.wire, part.master);
     publish(ctx, *update.wire, part);
   }
   if (!update.saturated.empty()) *update.saturated.data<double>() = static_cast<double>(saturated);

@@ -58,7 +58,7 @@ struct ConvFactor {
   explicit ConvFactor(Conv2dSpec s) : spec(s) {
     Random random(3);
     fill_normal(x, 0, 1, random);
-    kfac::compute_a(ctx, spec, x, 4, {}, {}, 0, a);
+    kfac::compute_a(ctx, spec, {.data = x, .global_batch = 4}, 0, a);
   }
   Context ctx;
   LayerSpec spec;
@@ -101,10 +101,10 @@ TEST(FactorCheck, JudgesLinearLayersAndGradients) {
   fill_normal(x, 0, 1, random);
   fill_normal(dy, 0, 1, random);
   Tensor a = Tensor::empty(ctx, {7, 7}), g = Tensor::empty(ctx, {3, 3});
-  kfac::compute_a(ctx, spec, x, 8, {}, {}, 0, a);
+  kfac::compute_a(ctx, spec, {.data = x, .global_batch = 8}, 0, a);
   EXPECT_LE(bench::error_of_a(ctx, spec, x, 8, a), 100 * 6e-8);  // As above.
   const LayerSpec conv = Conv2dSpec{.in = 1, .out = 3};
-  kfac::compute_g(ctx, conv, dy, 8, 2.0, {}, {}, 0, g);
+  kfac::compute_g(ctx, conv, {.data = dy, .global_batch = 8, .sample_scale = 2.0}, 0, g);
   EXPECT_LE(bench::error_of_g(ctx, dy, 8, 2.0, g), 100 * 6e-8);
   EXPECT_GT(bench::error_of_g(ctx, dy, 8, 1.0, g), 0.1) << "a factor of 4 too large";
 }

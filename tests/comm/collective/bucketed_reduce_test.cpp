@@ -128,7 +128,7 @@ double expected_sum(int world, int slot) { return 100.0 * world * (world + 1) / 
 
 bool receives(const WorkerGrid& grid, Recipients recipients, int owner) {
   if (recipients == Recipients::owners) return owner == grid.world->rank();
-  return recipients == Recipients::all || grid.works(owner);
+  return recipients == Recipients::all || grid.is_worker_of(owner);
 }
 
 struct Case {

@@ -36,7 +36,7 @@ Reduced exchange_once(int ranks, DType dtype, DType wire, Recipients recipients,
     const WorkerGrid grid =
         make_worker_grid(comm, recipients == Recipients::workers ? 2.0 / ranks : 0.0);
     const int other = ranks > 1 ? 1 : 0;
-    Tensor past_wire = Tensor::zeros(ctx, {1});
+    Tensor wire_overflows = Tensor::zeros(ctx, {1});
     BucketedReduce reduce(ctx, grid, "test", {{0, kCount, 0}, {other, kCount, 1}},
                           {.recipients = recipients,
                            .dtype = dtype,
@@ -44,12 +44,12 @@ Reduced exchange_once(int ranks, DType dtype, DType wire, Recipients recipients,
                            .trailer = kFlagElements,
                            .wire = wire,
                            .parts_below_sum = parts_below_sum,
-                           .past_wire = past_wire});
+                           .wire_overflows = wire_overflows});
     StepPipeline pipeline(ctx, grid, true);
     const std::array<BucketedReduce*, 1> active{&reduce};
     for (int round = 0; round < 2; ++round) {
       for (int s = 0; s < 2; ++s) reduce.set_magnitude(s, exponent);
-      ops::fill(ctx, past_wire, 0);
+      ops::fill(ctx, wire_overflows, 0);
       reduce.begin();
       pipeline.begin(active);
       for (int s = 0; s < 2; ++s) {
@@ -64,7 +64,7 @@ Reduced exchange_once(int ranks, DType dtype, DType wire, Recipients recipients,
         pipeline.poll();
       }
       FlagMessage message;
-      message.statistic_count = past_wire;
+      message.statistic_count = wire_overflows;
       const AgreedFlags agreed = pipeline.finish(message);
       if (comm->rank() != other) continue;
       run.stop = agreed.flags.nonfinite_statistic;

@@ -36,7 +36,8 @@ TEST(WorkerGrid, PutsRanksIntoRowsAndColumns) {
     EXPECT_EQ(grid.column->size(), 3);
     EXPECT_EQ(grid.row->rank(), rank % 2);
     EXPECT_EQ(grid.column->rank(), rank / 2);
-    for (int owner = 0; owner < 6; ++owner) EXPECT_EQ(grid.works(owner), owner % 2 == rank % 2);
+    for (int owner = 0; owner < 6; ++owner)
+      EXPECT_EQ(grid.is_worker_of(owner), owner % 2 == rank % 2);
   });
 }
 
@@ -49,8 +50,8 @@ TEST(WorkerGrid, SplitsNothingAtEitherEnd) {
     EXPECT_EQ(all.row->size(), 1);
     EXPECT_EQ(comm->sequence(), 0U);
     for (int owner = 0; owner < 3; ++owner) {
-      EXPECT_EQ(owners.works(owner), owner == comm->rank());
-      EXPECT_TRUE(all.works(owner));
+      EXPECT_EQ(owners.is_worker_of(owner), owner == comm->rank());
+      EXPECT_TRUE(all.is_worker_of(owner));
     }
   });
 }

@@ -188,15 +188,20 @@ TEST(EmbeddingCurvature, AddsFrequenciesToWhatIsThere) {
   std::vector<double> a{1, 2, 3}, rows(12);
   const ConstTensorView input = view_of(words.data(), {2, 2});
   const Operand rounded{DType::f16, 0.5};  // Nothing is multiplied, so nothing is rounded.
-  compute_a(ctx, spec, input, 4, rounded, {}, 0.5, view_of(a.data(), {3}), WeightSharing::reduce);
+  compute_a(
+      ctx, spec,
+      {.data = input, .global_batch = 4, .operand = rounded, .sharing = WeightSharing::reduce}, 0.5,
+      view_of(a.data(), {3}));
   EXPECT_EQ(a, (std::vector<double>{0.5 + 1.0 / 8, 1, 1.5 + 3.0 / 8}));
-  EXPECT_THROW(compute_a(ctx, spec, input, 4, rounded, {}, 0, view_of(rows.data(), {3, 3})),
+  EXPECT_THROW(compute_a(ctx, spec, {.data = input, .global_batch = 4, .operand = rounded}, 0,
+                         view_of(rows.data(), {3, 3})),
                InvalidArgument);
-  EXPECT_TRUE(
-      contains(message_of([&] {
-                 (void)a_rows(ctx, spec, input, 4, rounded, {}, view_of(rows.data(), {4, 3}));
-               }),
-               "A of embedding 3->2 is stored as its diagonal"));
+  EXPECT_TRUE(contains(message_of([&] {
+                         (void)a_rows(ctx, spec,
+                                      {.data = input, .global_batch = 4, .operand = rounded},
+                                      view_of(rows.data(), {4, 3}));
+                       }),
+                       "A of embedding 3->2 is stored as its diagonal"));
 }
 
 TEST(EmbeddingCurvature, RefusesWhatAreNoIndices) {

@@ -358,9 +358,10 @@ TEST(BatchNormExactness, UnitWiseBlocksAreTheFisherOfGammaAndBeta) {
               1.0 / static_cast<double>(n));
   }
   Vector blocks(3);
-  compute_norm_fisher(ctx, {.channels = 1}, NormFisher::unit_wise, view_of(x.data(), {n, 2, 3, 1}),
-                      view_of(&mean, {1}), view_of(&inv_std, {1}), view_of(dy.data(), {n, 2, 3, 1}),
-                      n, 1, 0, view_of(blocks.data(), {3, 1}));
+  compute_norm_fisher(ctx, {.channels = 1}, NormFisher::unit_wise,
+                      NormRecord{view_of(x.data(), {n, 2, 3, 1}), view_of(&mean, {1}),
+                                 view_of(&inv_std, {1}), view_of(dy.data(), {n, 2, 3, 1}), n, 1},
+                      0, view_of(blocks.data(), {3, 1}));
   // Central differences err by step^2 of the size of third derivatives.
   EXPECT_TRUE(near(blocks, Vector{fisher(0, 0), fisher(0, 1), fisher(1, 1)}, 1e-8));
 
@@ -373,8 +374,9 @@ TEST(BatchNormExactness, UnitWiseBlocksAreTheFisherOfGammaAndBeta) {
   // solved exactly.
   double beta_block = 0, beta_update = -2;
   compute_norm_fisher(ctx, {.channels = 1, .scale = false}, NormFisher::unit_wise,
-                      view_of(x.data(), {n, 2, 3, 1}), view_of(&mean, {1}), view_of(&inv_std, {1}),
-                      view_of(dy.data(), {n, 2, 3, 1}), n, 1, 0, view_of(&beta_block, {1, 1}));
+                      NormRecord{view_of(x.data(), {n, 2, 3, 1}), view_of(&mean, {1}),
+                                 view_of(&inv_std, {1}), view_of(dy.data(), {n, 2, 3, 1}), n, 1},
+                      0, view_of(&beta_block, {1, 1}));
   precondition_norm(ctx, NormFisher::unit_wise, view_of(&beta_block, {1, 1}), lambda, {},
                     view_of(&beta_update, {1}));
   EXPECT_TRUE(near(Vector{beta_update}, Vector{-2 / (fisher(1, 1) + lambda)}, 1e-7));

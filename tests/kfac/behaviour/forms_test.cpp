@@ -37,7 +37,7 @@ class Forms : public BothBackends {
     add_refresh_tasks(ctx, options, layer, {}, tasks);
     RefreshWorkers(ctx).run(tasks);
     for (const RefreshTask& task : tasks) EXPECT_EQ(task.stage, InverseStage::damped);
-    EXPECT_TRUE(layer.a.good && layer.g.good);
+    EXPECT_TRUE(layer.a.valid && layer.g.valid);
     return layer;
   }
   void set(Factor& factor, std::int64_t dim, FactorForm form, const Matrix& x,

@@ -61,9 +61,12 @@ struct GhostBatch {
                DType type = DType::f64) const {
     const Shape statistics = groups == 1 ? Shape{spec.channels} : Shape{groups, spec.channels};
     const DType wide = type == DType::f64 ? DType::f64 : DType::f32;
-    compute_norm_fisher(ctx, spec, mode, tensor(ctx, x, shape(), type),
-                        tensor(ctx, mean, statistics, wide), tensor(ctx, inv_std, statistics, wide),
-                        tensor(ctx, dy, shape(), type), batch, s, beta, out);
+    compute_norm_fisher(
+        ctx, spec, mode,
+        NormRecord{tensor(ctx, x, shape(), type), tensor(ctx, mean, statistics, wide),
+                   tensor(ctx, inv_std, statistics, wide), tensor(ctx, dy, shape(), type), batch,
+                   s},
+        beta, out);
   }
   [[nodiscard]] Vector computed(Context& ctx, NormFisher mode, double batch, double s,
                                 DType type = DType::f64, DType factor = DType::f64) const {
@@ -141,9 +144,10 @@ TEST(FullNormFisher, PartsOfRanksAddUpAndBetaKeepsAShare) {
   std::int64_t first = 0;
   double beta = 0.25;
   for (const std::int64_t count : {2, 0, 3}) {
-    compute_norm_fisher(ctx, b.spec, NormFisher::full, x.slice(0, first, count),
-                        view_of(b.mean.data(), {4}), view_of(b.inv_std.data(), {4}),
-                        dy.slice(0, first, count), 5, 2, beta, out);
+    compute_norm_fisher(ctx, b.spec, NormFisher::full,
+                        NormRecord{x.slice(0, first, count), view_of(b.mean.data(), {4}),
+                                   view_of(b.inv_std.data(), {4}), dy.slice(0, first, count), 5, 2},
+                        beta, out);
     first += count;
     beta = 1;
   }

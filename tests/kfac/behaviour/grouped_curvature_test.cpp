@@ -69,7 +69,7 @@ class GroupedCurvature : public BothBackends {
     const std::int64_t d = a_dim(spec);
     Tensor a = Tensor::empty(ctx, {spec.groups, d, d}, dtype);
     ops::fill(ctx, a, kNan);
-    compute_a(ctx, spec, x, batch, operand, {}, 0, a);
+    compute_a(ctx, spec, {.data = x, .global_batch = batch, .operand = operand}, 0, a);
     return symmetric_groups(ctx, a);
   }
   Vector g_of(const Conv2dSpec& spec, ConstTensorView dy, double batch, double s,
@@ -77,7 +77,8 @@ class GroupedCurvature : public BothBackends {
     const std::int64_t d = g_dim(spec);
     Tensor g = Tensor::empty(ctx, {spec.groups, d, d}, dtype);
     ops::fill(ctx, g, kNan);
-    compute_g(ctx, spec, dy, batch, s, operand, {}, 0, g);
+    compute_g(ctx, spec, {.data = dy, .global_batch = batch, .sample_scale = s, .operand = operand},
+              0, g);
     return symmetric_groups(ctx, g);
   }
 };
@@ -151,7 +152,8 @@ TEST_P(GroupedCurvature, BetaScaleAndPanelsActOnEveryGroup) {
       const Vector start = random_vector(groups * d * d, random);
       Tensor a = tensor(ctx, start, {groups, d, d});
       const Vector old = symmetric_groups(ctx, a);
-      compute_a(ctx, spec, view, 2, {DType::f64, scale}, {}, 0.7, a);
+      compute_a(ctx, spec, {.data = view, .global_batch = 2, .operand = {DType::f64, scale}}, 0.7,
+                a);
       const Vector merged = symmetric_groups(ctx, a);
       for (std::size_t i = 0; i < merged.size(); ++i) {
         // 8 rows eps of numbers below about 10.
@@ -184,9 +186,13 @@ TEST_P(GroupedCurvature, RefusesAFactorOfAnotherShape) {
   const Vector x(16);
   const auto view = view_of(x.data(), {1, 2, 2, 4});
   Matrix a(4, 2);
-  EXPECT_NO_THROW(compute_a(ctx, spec, view, 1, kF64, {}, 0, a.view().reshape({2, 2, 2})));
-  EXPECT_THROW(compute_a(ctx, spec, view, 1, kF64, {}, 0, a.view()), InvalidArgument);
-  EXPECT_THROW(compute_a(ctx, spec, view, 1, kF64, {}, 0, a.view().reshape({1, 2, 4})),
+  EXPECT_NO_THROW(compute_a(ctx, spec, {.data = view, .global_batch = 1, .operand = kF64}, 0,
+                            a.view().reshape({2, 2, 2})));
+  EXPECT_THROW(
+      compute_a(ctx, spec, {.data = view, .global_batch = 1, .operand = kF64}, 0, a.view()),
+      InvalidArgument);
+  EXPECT_THROW(compute_a(ctx, spec, {.data = view, .global_batch = 1, .operand = kF64}, 0,
+                         a.view().reshape({1, 2, 4})),
                InvalidArgument);
 }
 

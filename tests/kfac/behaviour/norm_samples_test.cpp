@@ -78,7 +78,12 @@ Vector from_samples(Context& ctx, const NormSpec& spec, NormFisher mode, ConstTe
                     double beta = 0, double old = kNan, DType dtype = DType::f64) {
   return norm_statistic(
       ctx, spec, mode, old,
-      [&](TensorView out) { compute_norm_fisher(ctx, spec, mode, samples, 50, 3, beta, out); },
+      [&](TensorView out) {
+        compute_norm_fisher(
+            ctx, spec, mode,
+            NormSampleRecord{.gradients = samples, .global_batch = 50, .sample_scale = 3}, beta,
+            out);
+      },
       dtype);
 }
 
@@ -92,8 +97,10 @@ TEST(NormSampleGradients, GiveTheFisherThatTheirBatchGives) {
           const NormSpec spec{.channels = b.channels, .scale = scale};
           const double old = beta == 0 ? kNan : 2;
           const Vector expected = norm_statistic(ctx, spec, mode, old, [&](TensorView out) {
-            compute_norm_fisher(ctx, spec, mode, b.view(b.x), b.statistics(b.mean),
-                                b.statistics(b.inv_std), b.view(b.dy), 50, 3, beta, out);
+            compute_norm_fisher(ctx, spec, mode,
+                                NormRecord{b.view(b.x), b.statistics(b.mean),
+                                           b.statistics(b.inv_std), b.view(b.dy), 50, 3},
+                                beta, out);
           });
           // Both sum over positions in f64, and square; c = 8.
           EXPECT_TRUE(
@@ -123,8 +130,12 @@ TEST(NormSampleGradients, OfF32AreMultipliedInF64) {
   // A loss scale takes their squares out of the range of f32, not of f64.
   const Vector large(b.samples.size(), 1e30);
   Tensor out = Tensor::empty(ctx, {3, 5}, DType::f32);
-  compute_norm_fisher(ctx, spec, NormFisher::unit_wise,
-                      tensor(ctx, large, b.sums().shape(), DType::f32), 12, 1e-30, 0, out);
+  compute_norm_fisher(
+      ctx, spec, NormFisher::unit_wise,
+      NormSampleRecord{.gradients = tensor(ctx, large, b.sums().shape(), DType::f32),
+                       .global_batch = 12,
+                       .sample_scale = 1e-30},
+      0, out);
   EXPECT_TRUE(near(values(ctx, out), Vector(15, 1.0), 8 * eps<float>));
 }
 

@@ -140,11 +140,16 @@ TEST_P(NumericFaults, D8SumsAndSquaresDoNotOverflowF16) {
   ops::fill(ctx, x, 1);
   Tensor a = Tensor::zeros(ctx, {1, 1}), g = Tensor::zeros(ctx, {1, 1});
   // Divided by 1 sample: the raw sum. Exact, as all partial sums are below 2^24.
-  compute_a(ctx, spec, x, 1, {DType::f16, 1}, {}, 0, a);
+  compute_a(ctx, spec, {.data = x, .global_batch = 1, .operand = {DType::f16, 1}}, 0, a);
   EXPECT_EQ(values(ctx, a)[0], 401'408);
   // A gradient of 1/2 behind a loss scale of 2^14: its square is beyond f16.
   ops::fill(ctx, x, 0x1p13);
-  compute_g(ctx, spec, x, static_cast<double>(positions), 0x1p-14, {DType::f16, 1}, {}, 0, g);
+  compute_g(ctx, spec,
+            {.data = x,
+             .global_batch = static_cast<double>(positions),
+             .sample_scale = 0x1p-14,
+             .operand = {DType::f16, 1}},
+            0, g);
   // A running f32 sum of at most 1024 equal terms, and f64 above: 1024/2 eps.
   EXPECT_NEAR(values(ctx, g)[0], 0.25, 512 * eps<float> * 0.25);
 }

@@ -79,10 +79,18 @@ class SharingExactness : public BothBackends {
       Tensor a = Tensor::zeros(ctx, {d, d}, DType::f64);
       Tensor g = Tensor::zeros(ctx, {spec.out, spec.out}, DType::f64);
       const Operand operand{DType::f64, 1};
-      compute_a(ctx, spec, layer.inputs.view().reshape({kSamples, kPositions, spec.in}), kSamples,
-                operand, {}, 0, a, sharing);
-      compute_g(ctx, spec, layer.gradients.view().reshape({rows, kPositions, spec.out}), kSamples,
-                1, operand, {}, 0, g, sharing);
+      compute_a(ctx, spec,
+                {.data = layer.inputs.view().reshape({kSamples, kPositions, spec.in}),
+                 .global_batch = kSamples,
+                 .operand = operand,
+                 .sharing = sharing},
+                0, a);
+      compute_g(ctx, spec,
+                {.data = layer.gradients.view().reshape({rows, kPositions, spec.out}),
+                 .global_batch = kSamples,
+                 .operand = operand,
+                 .sharing = sharing},
+                0, g);
       const Matrix product = kronecker(symmetric(ctx, g), symmetric(ctx, a));
       worst = std::max(worst, relative_norm(product.v, layer.fisher.v));
     }

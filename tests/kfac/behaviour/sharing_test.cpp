@@ -147,14 +147,26 @@ class Sharing : public BothBackends {
               Operand operand = kF64, OperandStats stats = {}) {
     const Tensor x = tensor(ctx, e.x, e.x_shape, type);
     return factor_of(factor_groups(e.spec), a_dim(e.spec), type, [&](TensorView a) {
-      compute_a(ctx, e.spec, x, batch, operand, stats, 0, a, sharing);
+      compute_a(ctx, e.spec,
+                {.data = x,
+                 .global_batch = batch,
+                 .operand = operand,
+                 .stats = stats,
+                 .sharing = sharing},
+                0, a);
     });
   }
   Vector g_of(const Example& e, WeightSharing sharing, double batch, double s,
               DType type = DType::f64, Operand operand = kF64) {
     const Tensor dy = tensor(ctx, e.dy, e.dy_shape, type);
     return factor_of(factor_groups(e.spec), g_dim(e.spec), type, [&](TensorView g) {
-      compute_g(ctx, e.spec, dy, batch, s, operand, {}, 0, g, sharing);
+      compute_g(ctx, e.spec,
+                {.data = dy,
+                 .global_batch = batch,
+                 .sample_scale = s,
+                 .operand = operand,
+                 .sharing = sharing},
+                0, g);
     });
   }
 };
@@ -201,7 +213,8 @@ TEST_P(Sharing, MiddleDimensionsAreAllPositions) {
   const Vector x = random_vector(2 * 3 * 4 * 5, random);
   const auto a_of_shape = [&](Shape shape) {
     return factor_of(1, 6, DType::f64, [&](TensorView a) {
-      compute_a(ctx, LinearSpec{5, 2}, view_of(x.data(), shape), 2, kF64, {}, 0, a);
+      compute_a(ctx, LinearSpec{5, 2},
+                {.data = view_of(x.data(), shape), .global_batch = 2, .operand = kF64}, 0, a);
     });
   };
   const Vector flat = a_of_shape({2, 12, 5});
@@ -246,10 +259,18 @@ TEST_P(FactorRows, HaveTheFactorAsTheirSquare) {
         };
         const auto x = view_of(e.x.data(), e.x_shape), dy = view_of(e.dy.data(), e.dy_shape);
         const Vector a = square(a_dim(e.spec), [&](TensorView out) {
-          return a_rows(ctx, e.spec, x, 4.5, operand, {}, out, sharing);
+          return a_rows(ctx, e.spec,
+                        {.data = x, .global_batch = 4.5, .operand = operand, .sharing = sharing},
+                        out);
         });
         const Vector g = square(g_dim(e.spec), [&](TensorView out) {
-          return g_rows(ctx, e.spec, dy, 4.5, 3, operand, {}, out, sharing);
+          return g_rows(ctx, e.spec,
+                        {.data = dy,
+                         .global_batch = 4.5,
+                         .sample_scale = 3,
+                         .operand = operand,
+                         .sharing = sharing},
+                        out);
         });
         EXPECT_TRUE(near(a, a_of(e, sharing, 4.5, DType::f64, operand), 1e-12));
         EXPECT_TRUE(near(g, g_of(e, sharing, 4.5, 3, DType::f64, operand), 1e-12));
@@ -264,7 +285,7 @@ TEST_P(FactorRows, RefuseWhatDoesNotFit) {
   Matrix rows(3, 4), wrong(4, 3);
   const LinearSpec spec{3, 2};
   const auto run = [&](const LayerSpec& layer, ConstTensorView x, TensorView out) {
-    return a_rows(ctx, layer, x, 4, kF64, {}, out);
+    return a_rows(ctx, layer, {.data = x, .global_batch = 4, .operand = kF64}, out);
   };
   EXPECT_EQ(run(spec, data.view().slice(0, 0, 3), rows.view()), 3);
   EXPECT_EQ(run(spec, data.view().slice(0, 0, 0), rows.view()), 0);

@@ -76,17 +76,17 @@ TEST_F(Blocks, AreOfTheKindThatTheSpecificationAsksFor) {
   for (const LayerSpec& spec : {LayerSpec(kNumber), LayerSpec(Conv2dSpec{.in = 1, .out = 1})}) {
     const auto kronecker = make_block("layer", spec);
     EXPECT_EQ(suffixes(*kronecker), (Suffixes{".a", ".g"}));
-    EXPECT_TRUE(kronecker->covered() && kronecker->needs_input());
+    EXPECT_TRUE(kronecker->has_curvature() && kronecker->needs_input());
     EXPECT_EQ(kronecker->factors(caller), kronecker.get());
     EXPECT_THROW((void)kronecker->normalization(caller), InvalidArgument);
   }
   const auto norm = make_block("layer", NormSpec{.channels = 2});
   EXPECT_EQ(suffixes(*norm), Suffixes{".fisher"});
-  EXPECT_TRUE(norm->covered() && !norm->needs_input());
+  EXPECT_TRUE(norm->has_curvature() && !norm->needs_input());
   EXPECT_THROW((void)norm->factors(caller), InvalidArgument);
   EXPECT_EQ(norm->normalization(caller).channels, 2);
   const auto plain = make_block("layer", PlainSpec{.weight = 3});
-  EXPECT_FALSE(plain->covered() || plain->needs_input());
+  EXPECT_FALSE(plain->has_curvature() || plain->needs_input());
   EXPECT_EQ(plain->factors(caller), nullptr);
   EXPECT_THROW((void)plain->normalization(caller), InvalidArgument);
 }
@@ -165,7 +165,7 @@ TEST_F(Blocks, OfEkfacWantBothRecordsOfABatch) {
   double number = 2, scale = 0;
   const TensorView data = view_of(&number, {1, 1}), slot = view_of(&scale, {1});
   const FactorRecord g{.kind = StatisticKind::g, .data = data, .global_batch = 1};
-  const auto is_due = [&](StatisticKind kind) { factors.check_turn({"test"}, kind, data); };
+  const auto is_due = [&](StatisticKind kind) { factors.check_alternation({"test"}, kind, data); };
   EXPECT_NO_THROW(is_due(StatisticKind::a));
   EXPECT_THROW(is_due(StatisticKind::g), InvalidArgument);
   factors.keep_input(ctx_, data);

@@ -58,7 +58,7 @@ TEST(LayerTable, KnowsWhichLayersAreOfThisRank) {
         const bool own = i == comm->rank();
         EXPECT_EQ(table.owns(i), own);
         EXPECT_EQ(table.averaged_here(table.layer(i).a), own);
-        EXPECT_EQ(table.works(i), own || fraction == 1.0);
+        EXPECT_EQ(table.is_worker_of(i), own || fraction == 1.0);
       }
     });
 }

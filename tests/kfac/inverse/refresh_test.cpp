@@ -56,7 +56,7 @@ std::vector<double> refresh(InverseMethod method, int threads, std::int64_t wide
   std::vector<double> all;
   for (const RefreshTask& task : tasks) {
     EXPECT_EQ(task.stage, InverseStage::damped);
-    EXPECT_TRUE(task.factor->good);
+    EXPECT_TRUE(task.factor->valid);
     for (const double x : values(ctx, task.factor->inverse)) all.push_back(x);
     if (method == InverseMethod::eigen)
       for (const double x : values(ctx, task.factor->values)) all.push_back(x);
@@ -133,7 +133,7 @@ TEST(Refresh, KeepsTheOldInverseOfAFactorThatFails) {
   std::vector<RefreshTask> tasks{{&layer, &layer.a}, {&layer, &layer.g}};
   RefreshWorkers(ctx).run(tasks);
   EXPECT_EQ(tasks[0].stage, InverseStage::kept);
-  EXPECT_FALSE(layer.a.good);
+  EXPECT_FALSE(layer.a.valid);
   EXPECT_EQ(values(ctx, layer.a.inverse)[0], 7);
   EXPECT_EQ(tasks[1].stage, InverseStage::damped);
 }

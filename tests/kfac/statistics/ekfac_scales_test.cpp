@@ -66,7 +66,9 @@ class EkfacScales : public BothBackends {
                    WeightSharing sharing = WeightSharing::expand) {
     Tensor out = Tensor::empty(ctx, {g_dim(spec), a_dim(spec)}, qa.dtype());
     ops::fill(ctx, out, kNan);
-    compute_ekfac_scales(ctx, spec, x, dy, qa, qg, batch, s, 0, out, sharing);
+    compute_ekfac_scales(ctx, spec, x,
+                         {.data = dy, .global_batch = batch, .sample_scale = s, .sharing = sharing},
+                         qa, qg, 0, out);
     return values(ctx, out);
   }
 };
@@ -132,9 +134,11 @@ TEST_P(EkfacScales, OfAConvolutionEqualPerSampleGradients) {
       Tensor scales = Tensor::empty(ctx, shape(o, d), DType::f64);
       ops::fill(ctx, scales, kNan);
       compute_ekfac_scales(ctx, spec, view_of(x.data(), activation_shape(layout, in, 4)),
-                           view_of(dy.data(), activation_shape(layout, out, 8)),
-                           view_of(qa.data(), shape(d, d)), view_of(qg.data(), shape(o, o)), 7, 3,
-                           0, scales);
+                           {.data = view_of(dy.data(), activation_shape(layout, out, 8)),
+                            .global_batch = 7,
+                            .sample_scale = 3},
+                           view_of(qa.data(), shape(d, d)), view_of(qg.data(), shape(o, o)), 0,
+                           scales);
       EXPECT_TRUE(near(values(ctx, scales), expected, 1e-12)) << describe(spec);
     }
   }
@@ -151,8 +155,9 @@ TEST_P(EkfacScales, BetaKeepsAShareAndPartsAddUp) {
   double beta = 0.25;
   std::int64_t first = 0;
   for (const std::int64_t count : {2, 0, 3}) {
-    compute_ekfac_scales(ctx, spec, x3.slice(0, first, count), dy3.slice(0, first, count),
-                         qa.view(), qg.view(), 5, 2, beta, sum.view());
+    compute_ekfac_scales(ctx, spec, x3.slice(0, first, count),
+                         {.data = dy3.slice(0, first, count), .global_batch = 5, .sample_scale = 2},
+                         qa.view(), qg.view(), beta, sum.view());
     first += count;
     beta = 1;
   }
@@ -254,7 +259,7 @@ TEST_P(EkfacScales, RefuseWrongArguments) {
   Matrix x(4, 3), dy(4, 2), qa(3, 3), qg(2, 2), out(2, 3);
   const auto run = [&](const LayerSpec& layer, ConstTensorView in, ConstTensorView grad,
                        ConstTensorView a, ConstTensorView g, double batch, TensorView scales) {
-    compute_ekfac_scales(ctx, layer, in, grad, a, g, batch, 1, 0, scales);
+    compute_ekfac_scales(ctx, layer, in, {.data = grad, .global_batch = batch}, a, g, 0, scales);
   };
   EXPECT_NO_THROW(run(spec, x.view(), dy.view(), qa.view(), qg.view(), 4, out.view()));
   EXPECT_THROW(run(spec, x.view(), dy.view().slice(0, 0, 3), qa.view(), qg.view(), 4, out.view()),

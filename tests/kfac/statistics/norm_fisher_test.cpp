@@ -79,7 +79,7 @@ struct Batch {
     const Tensor ti = tensor(ctx, inv_std, statistics_shape(), statistics);
     Tensor out = Tensor::empty(ctx, {norm_rows(spec, mode), spec.channels}, factor);
     ops::fill(ctx, out, kNan);
-    compute_norm_fisher(ctx, spec, mode, tx, tm, ti, tdy, global, s, 0, out);
+    compute_norm_fisher(ctx, spec, mode, NormRecord{tx, tm, ti, tdy, global, s}, 0, out);
     return values(ctx, out);
   }
 };
@@ -125,9 +125,10 @@ TEST(NormFisherStatistic, TakesMatricesOfFeatures) {
   const Batch batch(Layout::nhwc, {8, 1, 1}, 5, 1, random);
   Matrix out(3, 5);
   const auto flat = [](const Vector& v) { return view_of(v.data(), {8, 5}); };
-  compute_norm_fisher(ctx, batch.spec, NormFisher::unit_wise, flat(batch.x),
-                      view_of(batch.mean.data(), {5}), view_of(batch.inv_std.data(), {5}),
-                      flat(batch.dy), 8, 1, 0, out.view());
+  compute_norm_fisher(ctx, batch.spec, NormFisher::unit_wise,
+                      NormRecord{flat(batch.x), view_of(batch.mean.data(), {5}),
+                                 view_of(batch.inv_std.data(), {5}), flat(batch.dy), 8, 1},
+                      0, out.view());
   EXPECT_TRUE(near(out.v, batch.expected(8, 1, 1), 1e-12));
 }
 
@@ -188,7 +189,7 @@ struct Rows {
     Tensor out =
         Tensor::empty(ctx, mode == NormFisher::full ? packed : Shape{rows, channels}, DType::f64);
     ops::fill(ctx, out, kNan);
-    compute_norm_fisher(ctx, spec(scale), mode, tx, tm, ti, tdy, 50, 3, 0, out);
+    compute_norm_fisher(ctx, spec(scale), mode, NormRecord{tx, tm, ti, tdy, 50, 3}, 0, out);
     return values(ctx, out);
   }
 };
@@ -226,9 +227,10 @@ TEST(LayerNormFisherStatistic, FollowsTheSpecificationAndNotTheShape) {
   EXPECT_TRUE(near(rows.computed(ctx, NormFisher::unit_wise, {5, 5}), by_row, 1e-12));
   Matrix out(3, 5);
   const auto flat = [](const Vector& v) { return view_of(v.data(), {5, 5}); };
-  compute_norm_fisher(ctx, NormSpec{.channels = 5}, NormFisher::unit_wise, flat(rows.x),
-                      view_of(rows.mean.data(), {5}), view_of(rows.inv_std.data(), {5}),
-                      flat(rows.dy), 50, 3, 0, out.view());
+  compute_norm_fisher(ctx, NormSpec{.channels = 5}, NormFisher::unit_wise,
+                      NormRecord{flat(rows.x), view_of(rows.mean.data(), {5}),
+                                 view_of(rows.inv_std.data(), {5}), flat(rows.dy), 50, 3},
+                      0, out.view());
   EXPECT_TRUE(near(out.v, by_channel, 1e-12));
   EXPECT_FALSE(near(by_row, by_channel, 0.01));
 }
@@ -263,8 +265,9 @@ TEST(LayerNormFisherStatistic, RefusesStatisticsOfChannelsAndGroups) {
   const auto run = [&](const NormSpec& spec, ConstTensorView data, Shape shape) {
     const auto mean = view_of(rows.mean.data(), shape),
                inv_std = view_of(rows.inv_std.data(), shape);
-    compute_norm_fisher(ctx, spec, NormFisher::unit_wise, data, mean, inv_std,
-                        dy.reshape(data.shape()), 6, 1, 0, out.view());
+    compute_norm_fisher(ctx, spec, NormFisher::unit_wise,
+                        NormRecord{data, mean, inv_std, dy.reshape(data.shape()), 6, 1}, 0,
+                        out.view());
   };
   EXPECT_NO_THROW(run(rows.spec(), x, {12}));
   EXPECT_THROW(run(rows.spec(), x, {4}), InvalidArgument);
@@ -323,8 +326,10 @@ TEST(NormFisherStatistic, PartsOfRanksAddUpAndBetaKeepsAShare) {
   std::int64_t first = 0;
   double beta = 0.25;
   for (const std::int64_t count : {2, 0, 3}) {
-    compute_norm_fisher(ctx, batch.spec, NormFisher::unit_wise, x.slice(0, first, count), mean,
-                        inv_std, dy.slice(0, first, count), 5, 2, beta, sum.view());
+    compute_norm_fisher(
+        ctx, batch.spec, NormFisher::unit_wise,
+        NormRecord{x.slice(0, first, count), mean, inv_std, dy.slice(0, first, count), 5, 2}, beta,
+        sum.view());
     first += count;
     beta = 1;
   }
@@ -372,8 +377,8 @@ TEST(NormFisherStatistic, RefusesWrongArguments) {
   const auto run = [&](const NormSpec& spec, ConstTensorView data, ConstTensorView mean,
                        ConstTensorView inv_std, ConstTensorView grad, double global, double s,
                        TensorView out) {
-    compute_norm_fisher(ctx, spec, NormFisher::unit_wise, data, mean, inv_std, grad, global, s, 0,
-                        out);
+    compute_norm_fisher(ctx, spec, NormFisher::unit_wise,
+                        NormRecord{data, mean, inv_std, grad, global, s}, 0, out);
   };
   EXPECT_NO_THROW(run(batch.spec, x, groups, groups, dy, 6, 1, three.view()));
   EXPECT_THROW(run(nchw, x, groups, groups, dy, 6, 1, three.view()), InvalidArgument);

@@ -51,13 +51,20 @@ class OperandRounding : public BothBackends {
   Recorded a_of(const LayerSpec& spec, ConstTensorView x, double batch, Operand operand,
                 DType dtype = DType::f64) {
     return run(a_dim(spec), dtype, [&](TensorView out, OperandStats stats) {
-      compute_a(ctx, spec, x, batch, operand, stats, 0, out);
+      compute_a(ctx, spec, {.data = x, .global_batch = batch, .operand = operand, .stats = stats},
+                0, out);
     });
   }
   Recorded g_of(const LayerSpec& spec, ConstTensorView dy, double batch, double s, Operand operand,
                 DType dtype = DType::f64) {
     return run(g_dim(spec), dtype, [&](TensorView out, OperandStats stats) {
-      compute_g(ctx, spec, dy, batch, s, operand, stats, 0, out);
+      compute_g(ctx, spec,
+                {.data = dy,
+                 .global_batch = batch,
+                 .sample_scale = s,
+                 .operand = operand,
+                 .stats = stats},
+                0, out);
     });
   }
 

@@ -58,7 +58,7 @@ Matrix a_of(Context& ctx, const LayerSpec& spec, ConstTensorView x, double globa
   const std::int64_t d = a_dim(spec);
   Tensor a = Tensor::empty(ctx, {d, d}, dtype);
   ops::fill(ctx, a, kNan);
-  compute_a(ctx, spec, x, global_batch, operand, {}, 0, a);
+  compute_a(ctx, spec, {.data = x, .global_batch = global_batch, .operand = operand}, 0, a);
   return symmetric(ctx, a);
 }
 
@@ -67,7 +67,9 @@ Matrix g_of(Context& ctx, const LayerSpec& spec, ConstTensorView dy, double glob
   const std::int64_t d = g_dim(spec);
   Tensor g = Tensor::empty(ctx, {d, d}, dtype);
   ops::fill(ctx, g, kNan);
-  compute_g(ctx, spec, dy, global_batch, s, operand, {}, 0, g);
+  compute_g(ctx, spec,
+            {.data = dy, .global_batch = global_batch, .sample_scale = s, .operand = operand}, 0,
+            g);
   return symmetric(ctx, g);
 }
 
@@ -174,7 +176,8 @@ TEST_P(Curvature, BetaKeepsAShareOfWhatWasThere) {
     const Matrix old = symmetric(ctx, a.view());
     const Operand operand{DType::f64, scale};
     const Matrix fresh = a_of(ctx, LinearSpec{3, 2}, x.view(), 4);
-    compute_a(ctx, LinearSpec{3, 2}, x.view(), 4, operand, {}, 0.7, a.view());
+    compute_a(ctx, LinearSpec{3, 2}, {.data = x.view(), .global_batch = 4, .operand = operand}, 0.7,
+              a.view());
     const Matrix merged = symmetric(ctx, a.view());
     for (std::size_t i = 0; i < merged.v.size(); ++i) {
       // 8 eps: one more sum, of numbers below about 4.
@@ -257,7 +260,7 @@ TEST_P(Curvature, WrongArgumentsAreRefused) {
   const auto image = x.view().reshape({1, 2, 2, 3});
   const auto run_a = [&](const LayerSpec& spec, ConstTensorView data, double batch, Operand operand,
                          TensorView out) {
-    compute_a(ctx, spec, data, batch, operand, {}, 0, out);
+    compute_a(ctx, spec, {.data = data, .global_batch = batch, .operand = operand}, 0, out);
   };
   EXPECT_NO_THROW(run_a(linear, x.view(), 4, kF64, a.view()));
   EXPECT_NO_THROW(run_a(conv, image, 1, kF64, a.view()));
@@ -274,7 +277,8 @@ TEST_P(Curvature, WrongArgumentsAreRefused) {
   EXPECT_THROW(run_a(NormSpec{.channels = 3}, x.view(), 4, kF64, a.view()), InvalidArgument);
   EXPECT_THROW(run_a(PlainSpec{}, x.view(), 4, kF64, a.view()), InvalidArgument);
   const auto run_g = [&](const LayerSpec& spec, ConstTensorView data, double s, TensorView out) {
-    compute_g(ctx, spec, data, 4, s, kF64, {}, 0, out);
+    compute_g(ctx, spec, {.data = data, .global_batch = 4, .sample_scale = s, .operand = kF64}, 0,
+              out);
   };
   EXPECT_NO_THROW(run_g(linear, x.view().reshape({6, 2}), 1, g.view()));
   EXPECT_THROW(run_g(linear, x.view(), 1, g.view()), InvalidArgument);

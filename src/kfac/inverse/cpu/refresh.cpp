@@ -60,7 +60,7 @@ void rebuild(Context& ctx, RefreshTask& task) {
   task.stage = InverseStage::damped;
   factor.failed_group = -1;
   if (factor.is_diagonal()) {
-    take_diagonal(ctx, factor);
+    store_diagonal(ctx, factor);
     task.written = true;
     return;
   }

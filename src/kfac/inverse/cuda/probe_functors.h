@@ -145,7 +145,7 @@ struct NormTerm {
   }
 };
 
-/// Writes the stage, `good` or `bad`, and the damping where the inverse passes.
+/// Writes the stage, `valid` or `bad`, and the damping where the inverse passes.
 template <class T>
 struct CheckResidual {
   const Block<T>* blocks;

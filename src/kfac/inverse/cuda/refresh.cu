@@ -200,7 +200,7 @@ void run_job(Context& ctx, std::span<RefreshTask> tasks, const Blocks& blocks, c
   const Part& part = job.parts.front();
   Factor& factor = *tasks[part.task].factor;
   if (factor.is_diagonal()) {
-    take_diagonal(ctx, factor);
+    store_diagonal(ctx, factor);
     return ops::fill(ctx, blocks.stage_of(part), static_cast<double>(InverseStage::damped));
   }
   const FactorGroup block = group_of(factor, static_cast<int>(part.first));

@@ -114,7 +114,7 @@ TEST_P(Apply, PreconditionsLayersOfOneShapeTogether) {
       gradient(weight_numel(spec), weights, weights_alone);
       gradient(bias_numel(spec), biases, biases_alone);
     }
-    layers[2].device.g.good = false;  // Its gradient stays.
+    layers[2].device.g.valid = false;  // Its gradient stays.
     const std::vector<double> before = device_values(ctx, weights[2]);
     std::vector<LayerGradient> gradients;
     for (std::size_t i = 0; i < layers.size(); ++i)
@@ -278,7 +278,7 @@ TEST_P(Apply, AGradientWithoutInversesStays) {
     apply_curvature(ctx, spec, options, twins.device, w, b);
     EXPECT_EQ(device_values(ctx, w), values(cpu, weight));
     EXPECT_EQ(device_values(ctx, b), values(cpu, bias));
-    EXPECT_FALSE(bad.good);
+    EXPECT_FALSE(bad.valid);
   }
 }
 

@@ -54,7 +54,7 @@ class Refresh : public RebuildingOnDevice {
     EXPECT_EQ(host_waits(), collected) << "nothing failed";
     for (std::size_t i = 0; i < results.size(); ++i) {
       EXPECT_EQ(results[i].stage, expected[i].stage) << i;
-      EXPECT_TRUE(results[i].factor->good);
+      EXPECT_TRUE(results[i].factor->valid);
       expect_equal(*expected[i].factor, *tasks[i].factor, tolerance());
     }
     EXPECT_TRUE(on_device.stages().empty());
@@ -132,7 +132,7 @@ TEST_P(Refresh, DecomposesAsTheHostDoes) {
   EXPECT_EQ(twins.device.scale_statistics, 0);
   for (const RefreshTask& task : results) {
     EXPECT_EQ(task.stage, InverseStage::damped);
-    EXPECT_TRUE(task.factor->good);
+    EXPECT_TRUE(task.factor->valid);
     const std::int64_t d = task.factor->dim;
     dkfac::testing::fisher::Matrix q(d, d), w(d, d), average(d, d);
     q.v = device_values(ctx, task.factor->inverse);
@@ -204,7 +204,7 @@ TEST_P(Refresh, AFailureLeavesTheOldInverseAndFallsBackLater) {
   EXPECT_EQ(workers.collect(stages)[0].stage, InverseStage::kept);
   EXPECT_EQ(a.failures, 1);
   EXPECT_EQ(a.failed_group, 0);
-  EXPECT_TRUE(a.good) << "of the refresh before";
+  EXPECT_TRUE(a.valid) << "of the refresh before";
   EXPECT_EQ(device_values(ctx, a.inverse), before);
 
   // Not positive definite with the requested damping, but with ten times as much.
@@ -251,7 +251,7 @@ TEST_P(Refresh, OneBadGroupFallsBackAlone) {
   const auto results = workers.collect(stages);
   EXPECT_EQ(results[0].stage, InverseStage::kept);
   EXPECT_TRUE(results[0].written);
-  EXPECT_FALSE(a.good);
+  EXPECT_FALSE(a.valid);
   EXPECT_EQ(a.failed_group, 1);
   const std::vector<double> shifts = device_values(ctx, a.shifts);
   EXPECT_EQ(shifts, (std::vector<double>{0.5, 0, 0.5}));

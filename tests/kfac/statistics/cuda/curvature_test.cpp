@@ -78,14 +78,27 @@ class CurvatureOnDevice : public testing::OnDevice {
                 WeightSharing sharing = WeightSharing::expand, double beta = 0, double old = kNan) {
     return run(c, a_dim(k.spec), factor_groups(k.spec), old,
                [&](TensorView out, OperandStats stats) {
-                 compute_a(c, k.spec, x.in(c), 20, operand, stats, beta, out, sharing);
+                 compute_a(c, k.spec,
+                           {.data = x.in(c),
+                            .global_batch = 20,
+                            .operand = operand,
+                            .stats = stats,
+                            .sharing = sharing},
+                           beta, out);
                });
   }
   Recorded g_of(Context& c, const Case& k, const BothPlaces& dy, Operand operand,
                 WeightSharing sharing = WeightSharing::expand, double beta = 0, double old = kNan) {
     return run(c, g_dim(k.spec), factor_groups(k.spec), old,
                [&](TensorView out, OperandStats stats) {
-                 compute_g(c, k.spec, dy.in(c), 20, 3, operand, stats, beta, out, sharing);
+                 compute_g(c, k.spec,
+                           {.data = dy.in(c),
+                            .global_batch = 20,
+                            .sample_scale = 3,
+                            .operand = operand,
+                            .stats = stats,
+                            .sharing = sharing},
+                           beta, out);
                });
   }
   BothPlaces data(Shape shape, DType type, double scale = 1) {
@@ -196,8 +209,9 @@ TEST_P(CurvatureOnDevice, RowsWithGaps) {
     for (const Operand& operand : {Operand{dtype(), 1}, Operand{DType::bf16, 1}}) {
       Tensor host = Tensor::zeros(cpu, {6, 6}, dtype()),
              device = Tensor::zeros(ctx, {6, 6}, dtype());
-      compute_a(cpu, k.spec, wide, 7, operand, {}, 0, host);
-      compute_a(ctx, k.spec, padded.view(), 7, operand, {}, 0, device);
+      compute_a(cpu, k.spec, {.data = wide, .global_batch = 7, .operand = operand}, 0, host);
+      compute_a(ctx, k.spec, {.data = padded.view(), .global_batch = 7, .operand = operand}, 0,
+                device);
       EXPECT_TRUE(near(lower_triangles(ctx, device), lower_triangles(cpu, host), tolerance()));
     }
   }
@@ -228,9 +242,19 @@ TEST_P(CurvatureOnDevice, RowsOfLowRankFactors) {
             Tensor out = Tensor::empty(c, {200, d}, dtype());
             ops::fill(c, out, -1);
             const std::int64_t waits = host_waits();
-            const std::int64_t count =
-                a ? a_rows(c, k.spec, x.in(c), 20, operand, {}, out, sharing)
-                  : g_rows(c, k.spec, dy.in(c), 20, 3, operand, {}, out, sharing);
+            const std::int64_t count = a ? a_rows(c, k.spec,
+                                                  {.data = x.in(c),
+                                                   .global_batch = 20,
+                                                   .operand = operand,
+                                                   .sharing = sharing},
+                                                  out)
+                                         : g_rows(c, k.spec,
+                                                  {.data = dy.in(c),
+                                                   .global_batch = 20,
+                                                   .sample_scale = 3,
+                                                   .operand = operand,
+                                                   .sharing = sharing},
+                                                  out);
             EXPECT_EQ(host_waits(), waits);
             return std::pair(count, device_values(c, out));
           };
@@ -254,7 +278,9 @@ TEST_P(CurvatureOnDevice, RefusesDataOfTheHost) {
   const BothPlaces x = data(k.input, dtype());
   Tensor out = Tensor::zeros(ctx, {5, 5}, dtype());
   for (const Operand& operand : {Operand{dtype(), 1}, Operand{DType::f16, 1}})
-    EXPECT_THROW(compute_a(ctx, k.spec, x.host, 7, operand, {}, 0, out), InvalidArgument);
+    EXPECT_THROW(
+        compute_a(ctx, k.spec, {.data = x.host, .global_batch = 7, .operand = operand}, 0, out),
+        InvalidArgument);
 }
 
 }  // namespace

@@ -41,11 +41,13 @@ class EkfacScalesOnDevice : public testing::StatisticOnDevice {
   Vector scales_of(Context& c, const EkfacBatch& b, WeightSharing sharing, double beta,
                    double old) {
     const std::int64_t d = a_dim(b.spec), out = g_dim(b.spec), groups = factor_groups(b.spec);
-    return written(c, groups == 1 ? Shape{out, d} : Shape{groups, out, d}, old,
-                   [&](TensorView scales) {
-                     compute_ekfac_scales(c, b.spec, b.x.in(c), b.dy.in(c), b.qa.in(c), b.qg.in(c),
-                                          9.5, 0.5, beta, scales, sharing);
-                   });
+    return written(
+        c, groups == 1 ? Shape{out, d} : Shape{groups, out, d}, old, [&](TensorView scales) {
+          compute_ekfac_scales(
+              c, b.spec, b.x.in(c),
+              {.data = b.dy.in(c), .global_batch = 9.5, .sample_scale = 0.5, .sharing = sharing},
+              b.qa.in(c), b.qg.in(c), beta, scales);
+        });
   }
   void expect_equal(const EkfacBatch& b) {
     for (const auto sharing : {WeightSharing::expand, WeightSharing::reduce}) {

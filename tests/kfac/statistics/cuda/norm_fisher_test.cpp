@@ -53,8 +53,9 @@ class NormFisherOnDevice : public testing::StatisticOnDevice {
     const Shape shape =
         mode == NormFisher::full ? Shape{ops::packed_size(rows)} : Shape{rows, b.spec.channels};
     return written(c, shape, old, [&](TensorView out) {
-      compute_norm_fisher(c, b.spec, mode, b.x.in(c), b.mean.in(c), b.inv_std.in(c), b.dy.in(c), 50,
-                          3, beta, out);
+      compute_norm_fisher(c, b.spec, mode,
+                          NormRecord{b.x.in(c), b.mean.in(c), b.inv_std.in(c), b.dy.in(c), 50, 3},
+                          beta, out);
     });
   }
   void expect_equal(const Batch& b, double beta = 0, double old = kNan) {
@@ -121,8 +122,9 @@ TEST_P(NormFisherOnDevice, UsesTheStatisticsOfEachGhostGroup) {
   // Control: the first group's statistics for all samples are another matrix.
   Tensor out = Tensor::zeros(ctx, {3, 4}, dtype());
   const auto one = [](const BothPlaces& x) { return x.device.view().slice(0, 0, 1); };
-  compute_norm_fisher(ctx, b.spec, NormFisher::unit_wise, b.x.device, one(b.mean), one(b.inv_std),
-                      b.dy.device, 50, 3, 0, out);
+  compute_norm_fisher(ctx, b.spec, NormFisher::unit_wise,
+                      NormRecord{b.x.device, one(b.mean), one(b.inv_std), b.dy.device, 50, 3}, 0,
+                      out);
   EXPECT_FALSE(near(device_values(ctx, out), grouped, 0.01));
 }
 
@@ -145,7 +147,11 @@ TEST_P(NormFisherOnDevice, FromTheGradientsOfSamplesEqualsThatOfTheHost) {
             const Shape shape =
                 mode == NormFisher::full ? Shape{ops::packed_size(rows)} : Shape{rows, channels};
             return written(c, shape, beta == 0 ? kNan : 2, [&](TensorView out) {
-              compute_norm_fisher(c, spec, mode, gradients.in(c), 50, 3, beta, out);
+              compute_norm_fisher(
+                  c, spec, mode,
+                  NormSampleRecord{
+                      .gradients = gradients.in(c), .global_batch = 50, .sample_scale = 3},
+                  beta, out);
             });
           };
           for (const auto mode : {NormFisher::diagonal, NormFisher::unit_wise, NormFisher::full})
@@ -157,7 +163,9 @@ TEST_P(NormFisherOnDevice, FromTheGradientsOfSamplesEqualsThatOfTheHost) {
   const auto gradients = random({6, 2, 5}, dtype()), other = random({6, 2, 5}, dtype());
   const auto fisher = [&](Context& c, const BothPlaces& from) {
     return written(c, {3, 5}, kNan, [&](TensorView out) {
-      compute_norm_fisher(c, {.channels = 5}, NormFisher::unit_wise, from.in(c), 50, 3, 0, out);
+      compute_norm_fisher(
+          c, {.channels = 5}, NormFisher::unit_wise,
+          NormSampleRecord{.gradients = from.in(c), .global_batch = 50, .sample_scale = 3}, 0, out);
     });
   };
   EXPECT_FALSE(near(fisher(ctx, other), fisher(cpu, gradients), 0.01));
@@ -173,9 +181,11 @@ TEST_P(NormFisherOnDevice, DoesNotReadXOfAFixedGamma) {
 TEST_P(NormFisherOnDevice, RefusesDataOfTheHost) {
   const Batch b(cpu, ctx, random_, {4}, {6, 2, 2}, 1, dtype(), dtype());
   Tensor out = Tensor::zeros(ctx, {3, 4}, dtype());
-  EXPECT_THROW(compute_norm_fisher(ctx, b.spec, NormFisher::unit_wise, b.x.device, b.mean.host,
-                                   b.inv_std.device, b.dy.device, 50, 3, 0, out),
-               InvalidArgument);
+  EXPECT_THROW(
+      compute_norm_fisher(ctx, b.spec, NormFisher::unit_wise,
+                          NormRecord{b.x.device, b.mean.host, b.inv_std.device, b.dy.device, 50, 3},
+                          0, out),
+      InvalidArgument);
 }
 
 }  // namespace

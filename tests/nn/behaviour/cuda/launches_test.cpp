@@ -136,7 +136,7 @@ std::string counted_wide_factor() {
   const Tensor x = Tensor::zeros(ctx, {4, 8, 8, 128}, DType::f16);
   Tensor a = Tensor::empty(ctx, {1152, 1152}, DType::f32);
   emulated::WorkLog log;
-  kfac::compute_a(ctx, spec, x, 4, {DType::f16, 1}, {}, 0, a);
+  kfac::compute_a(ctx, spec, {.data = x, .global_batch = 4, .operand = {DType::f16, 1}}, 0, a);
   return lines_of("wide factor", log.take());
 }
 
