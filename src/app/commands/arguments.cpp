@@ -145,6 +145,9 @@ void add_info(CLI::App& app, InfoCommand& command) {
           "for a TOML file: TFLOP/s that all ranks together sustain, to predict the time of "
           "forward and backward passes")
       ->check(above(0, 1e12));
+  info->add_flag("--json", command.json, "for 'config': as JSON");
+  info->add_flag("--toml", command.toml,
+                 "for a TOML file: only the whole configuration, as TOML; reads no data");
   add_network(*info, command);
   add_common(*info, command, kMostPlanned,
              "for a TOML file: ranks to plan for, of which none is started");

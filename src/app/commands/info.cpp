@@ -13,6 +13,7 @@
 #include "dkfac/nn/model.h"
 
 #include "app/commands/model_info.h"
+#include "app/config/keys.h"
 #include "app/run/job.h"
 #include "app/run/memory_check.h"
 #include "app/run/run_one.h"
@@ -128,6 +129,10 @@ void print_config(const Terminal& terminal, const InfoCommand& command) {
   std::ostream& out = terminal.out;
   const Config whole = load_config(command.topic, command.set);
   print_remarks(whole, 0, terminal);
+  if (command.toml) {
+    out << to_toml(whole);
+    return;
+  }
   out << to_toml(whole) << '\n';
   DataCache cache;
   std::string missing;
@@ -169,6 +174,9 @@ void check_topic_options(const InfoCommand& command, bool is_model, bool is_file
   of_model(command.classes != unset.classes, "--classes");
   of_file(command.tflops != unset.tflops, "--tflops");
   of_file(command.ranks != unset.ranks, "--ranks");
+  of_file(command.toml, "--toml");
+  DKFAC_CHECK(!command.json || command.topic == "config",
+              "[info] --json is for the keys; write 'dkfac info config --json'");
 }
 
 void print_info(const Terminal& terminal, const InfoCommand& command) {
@@ -182,7 +190,7 @@ void print_info(const Terminal& terminal, const InfoCommand& command) {
   if (command.topic.empty())
     print_build(out);
   else if (command.topic == "config")
-    out << config_listing();
+    out << (command.json ? config_listing_json() : config_listing());
   else if (is_model)
     print_model(out, command);
   else if (is_file)

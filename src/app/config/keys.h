@@ -54,6 +54,10 @@ struct Key {
 [[nodiscard]] const std::vector<Key>& config_keys();
 [[nodiscard]] const Key* find_key(std::string_view path);  ///< Null for an unknown one.
 [[nodiscard]] bool applies(const Key& key, const Config& config);
+/// config_listing() as JSON, for programs: {version, keys: [{path, type, default (as TOML),
+/// allowed, help, phase, least or above, most or below, choices, booleans, only: {selector,
+/// values}}]}, each but the first six only where there is one.
+[[nodiscard]] std::string config_listing_json();
 /// Returns the known path nearest to a misspelt one, "" when none is near.
 [[nodiscard]] std::string nearest_key(std::string_view path);
 /// Returns the end of an error message about an unknown path.

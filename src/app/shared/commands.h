@@ -78,6 +78,8 @@ struct InfoCommand {
   double tflops = 0;  ///< Sustained by all ranks together, to predict times of passes; 0: unknown.
   std::vector<std::string> set;
   int ranks = 1;
+  bool json = false;  ///< "config": as JSON.
+  bool toml = false;  ///< A file: only the whole configuration; reads no data.
 };
 
 /// Options of 'dkfac data': reads every file of a data set and describes it, or packs photographs

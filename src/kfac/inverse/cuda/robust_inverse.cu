@@ -114,7 +114,7 @@ bool inverts(Context& ctx, FactorForm form, const Inverted& m, ConstTensorView x
       candidate.average_rows = m.average.data<T>();
     }
     check_residuals(ctx, candidate);
-    good = check.valid();
+    good = check.good();
   });
   return good;
 }
@@ -136,7 +136,7 @@ bool decomposes(Context& ctx, ConstTensorView average, ConstTensorView vectors,
                                  .values = values.data<T>(),
                                  .nonfinite = fine,
                                  .info = fine});
-    good = check.valid();
+    good = check.good();
   });
   return good;
 }
