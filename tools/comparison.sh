@@ -2,7 +2,7 @@
 # Compares K-FAC, K-FAC with the adaptive rule, LARS and SGD on the full Fashion-MNIST after an equal
 # search for each, and writes the records in records/comparison, docs/comparison.md's table and picture.
 # Usage: tools/comparison.sh [--seeds N] [--out DIR] [--records DIR] [--docs DIR]
-#   DKFAC_DATA has to hold fashion-mnist. A search that was interrupted continues; the searches are
+#   DKFAC_DATA has to hold fashion-mnist, and python3 has to have Optuna. A search that was interrupted continues; the searches are
 #   beside DIR, in DIR-search.
 set -euo pipefail
 seeds=5 out=out/comparison records=records/comparison docs=docs/comparison
@@ -28,7 +28,7 @@ dkfac=${DKFAC:-build/release/src/app/dkfac}
 [ -x "$dkfac" ] || configure_and_build release -DDKFAC_BUILD_TESTS=OFF -DDKFAC_BUILD_BENCHMARKS=OFF
 mkdir -p "$records" "$docs"
 for name in kfac kfac-adaptive lars sgd; do
-  "$dkfac" sweep "records/comparison/search-$name.toml" --out "$out-search/$name"
+  DKFAC=$dkfac PYTHONPATH=python python3 -m dkfac.sweep "records/comparison/search-$name.toml" --out "$out-search/$name"
 done
 # Writes the best of each as a configuration for the test set. The target is fixed before any run on
 # the test set: a point below the lowest final held-out accuracy, rounded down to half a point.

@@ -36,8 +36,6 @@ constexpr std::pair<const char*, const char*> kExamples[] = {
   dkfac train --resume out/a            resume from the newest valid checkpoint)"},
     {"compare", R"(
   dkfac compare configs/lenet-kfac.toml configs/lenet-sgd.toml --seeds 3 --target 0.86 --out out/c)"},
-    {"sweep", R"(
-  dkfac sweep configs/sweeps/lenet-kfac.toml   a search over settings; --dry-run only prints it)"},
     {"eval", R"(
   dkfac eval out/a                      loss and accuracy of that checkpoint
   dkfac eval --watch out/a              the same for each new checkpoint, during the training)"},
@@ -104,15 +102,12 @@ void add_examples(CLI::App& app) {
 
 int run_parsed(const CLI::App& app, Parsed& parsed, const std::string& line,
                const Terminal& terminal) {
-  if (app.got_subcommand("train") || app.got_subcommand("compare") || app.got_subcommand("sweep") ||
-      parsed.eval.watch)
+  if (app.got_subcommand("train") || app.got_subcommand("compare") || parsed.eval.watch)
     if (const auto failure = dkfac::app::attempt("start", dkfac::app::take_signals_until_exit))
       return dkfac::app::refuse(*failure, terminal);
   parsed.train.command_line = parsed.compare.command_line = parsed.bench.command_line = line;
-  parsed.sweep.command_line = line;
   if (app.got_subcommand("train")) return dkfac::app::run(parsed.train, terminal);
   if (app.got_subcommand("compare")) return dkfac::app::run(parsed.compare, terminal);
-  if (app.got_subcommand("sweep")) return dkfac::app::run(parsed.sweep, terminal);
   if (app.got_subcommand("bench")) return dkfac::app::run(parsed.bench, terminal);
   if (app.got_subcommand("data")) return dkfac::app::run(parsed.data, terminal);
   if (app.got_subcommand("eval")) return dkfac::app::run(parsed.eval, terminal);

@@ -68,7 +68,6 @@ class Input(Folder):
 
     def test_files_that_have_no_end(self):
         self.expect_error(self.train("a", config="/dev/zero"), 64, "/dev/zero", "bytes")
-        self.expect_error(self.dkfac("sweep", "/dev/zero"), 64, "/dev/zero", "bytes")
 
     def test_images_too_large_for_a_network_of_full_layers(self):
         photos = self.write("photos.toml", SYNTHETIC.format(model="mlp", optimizer="kfac").replace(

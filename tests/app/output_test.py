@@ -6,16 +6,6 @@ import unittest
 
 from cli_support import DKFAC, SYNTHETIC, Folder
 
-SWEEP = """
-[sweep]
-config = "tiny.toml"
-[set]
-run.epochs = 1
-[grid]
-"lr.lr" = [0.01]
-"""
-
-
 BENCH = ("--model", "lenet-bn", "--input", "12", "12", "1", "--batch", "4", "--steps", "1",
          "--warm-up", "0", "--optimizer", "sgd")
 
@@ -24,7 +14,6 @@ class Output(Folder):
     def setUp(self):
         super().setUp()
         self.config = self.write("tiny.toml", SYNTHETIC.format(model="mlp", optimizer="sgd"))
-        self.write("sweep.toml", SWEEP)
 
     def into(self, where, *args):
         with open(where, "w", encoding="utf-8") as out:
@@ -44,7 +33,7 @@ class Output(Folder):
     def test_every_command_notices_that_its_output_is_full(self):
         self.assertEqual(self.train("a", "--quiet").returncode, 0)
         for command in (
-                ["--help"], ["--version"], ["train", "--help"], ["sweep", "--help"],
+                ["--help"], ["--version"], ["train", "--help"],
                 ["info"], ["info", "config"], ["info", "lenet-bn"], ["info", self.config],
                 ["bench", "step", *BENCH], ["bench", "step", *BENCH, "--json", "-"],
                 ["bench", "comm", "--ranks", "2", "--max-bytes", "4096", "--steps", "1"],
@@ -54,8 +43,7 @@ class Output(Folder):
                 ["eval", "a"], ["eval", "a", "--json"], ["eval", "--watch", "a"],
                 ["train", self.config, "--out", "train-{}"],
                 ["train", self.config, "--out", "ranks-{}", "--ranks", "2"],
-                ["compare", self.config, "--out", "compare-{}", "--json"],
-                ["sweep", "sweep.toml", "--dry-run"], ["sweep", "sweep.toml", "--out", "s-{}"]):
+                ["compare", self.config, "--out", "compare-{}", "--json"]):
             with self.subTest(command=command):
                 (self.dir / "a" / "evaluations.jsonl").unlink(missing_ok=True)
                 done = self.into("/dev/full", *[str(w).format("full") for w in command])

@@ -24,7 +24,7 @@ class CommandLine(Folder):
 
     def test_an_empty_name(self):
         for words in (["train", self.config, "--init", ""], ["train", self.config, "--out", ""],
-                      ["compare", self.config, "--out", ""], ["sweep", self.config, "--out", ""],
+                      ["compare", self.config, "--out", ""],
                       ["bench", "resnet50", "--data", ""]):
             with self.subTest(words=words):
                 self.expect_error(self.dkfac(*words), 64, words[-2], "an empty name")
@@ -48,10 +48,6 @@ class CommandLine(Folder):
         self.expect_error(self.train("a", "--set", "lr.lr=1e308", "--set", "lr.base_batch=1"), 64, "lr.lr",
                           "not finite")
         self.assertFalse((self.dir / "a").exists())
-
-    def test_halving_after_the_end(self):
-        self.write("spec.toml", '[sweep]\nconfig = "tiny.toml"\n[halving]\nfirst = 2\n')
-        self.expect_error(self.dkfac("sweep", "spec.toml", "--out", "s"), 64, "halving.first = 2", "run.epochs = 2")
 
 
 class Folders(Folder):

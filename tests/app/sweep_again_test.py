@@ -1,14 +1,11 @@
-#!/usr/bin/env python3
-"""dkfac sweep in a folder that holds an earlier sweep, from outside.
+"""python -m dkfac.sweep in a folder that holds an earlier sweep, with the program, by pytest.
 
-Environment as for cli_support.py.
+Environment as for sweep_test.py.
 """
-import json
+import os
 import re
-import shutil
 import subprocess
 import sys
-import unittest
 
 from cli_support import write_mnist
 from sweep_test import SHORT, Sweeping
@@ -42,15 +39,9 @@ class Again(Sweeping):
         self.assertEqual(self.sweep().returncode, 0)
         self.write("base.toml", SHORT.replace("global_batch = 32", "global_batch = 64"))
         self.expect_error(self.sweep(), 64, "base.toml' has changed",
-                          "'global_batch = 64' was 'global_batch = 32'", "--force")
+                          "train.global_batch is 64 and was 32", "--force")
         self.write("base.toml", "# A comment changes nothing.\n" + SHORT)
         self.assertEqual(self.sweep().returncode, 0)
-        # A file of an earlier version has no configurations.
-        state = self.state()
-        del state["configurations"]
-        (self.dir / "s" / "sweep.json").write_text(json.dumps(state))
-        self.assertEqual(self.sweep().returncode, 0)
-        self.assertIn("configurations", self.state())
         self.write("base.toml", SHORT.replace("global_batch = 32", "global_batch = 64"))
         self.assertEqual(self.sweep("--force").returncode, 0)
 
@@ -61,24 +52,21 @@ class Again(Sweeping):
             "[data]", '[checkpoint]\nkeep = 9\n[data]\npath = "before"').replace(
             'name = "synthetic"', 'name = "mnist"')
         self.write("base.toml", base)
-        self.spec('[grid]\n"lr.lr" = [0.01, 0.02]\n[halving]\nfirst = 1\neta = 2\n')
-        self.assertEqual(self.sweep().returncode, 0)
-        # As if it had been stopped after the first epoch of both.
-        state = self.state()
-        best = next(run for run in state["runs"] if run["status"] == "ok")
-        best["status"], state["rungs_done"] = "waiting", 1
-        best["scores"] = {"1": best["scores"]["1"]}
-        (self.dir / "s" / "sweep.json").write_text(json.dumps(state))
-        folder = self.dir / "s" / best["name"]
-        result = json.loads((folder / "result.json").read_text())
-        result["epochs"] = result["epochs"][:1]
-        (folder / "result.json").write_text(json.dumps(result))
-        shutil.rmtree(folder / "checkpoints" / "step-000016")
+        plan = '[grid]\n"lr.lr" = [0.01, 0.02]\n[halving]\nfirst = 1\neta = 2\n'
+        # Stopped when the better one is to go on after the first epoch of both.
+        script = self.write("start.sh", '#!/bin/sh\necho "$1" >> starts\n[ $(wc -l < starts) -lt 3 ] || '
+                                        '{ kill -INT $PPID; exit 75; }\nshift\nexec "$@"\n')
+        os.chmod(script, 0o755)
+        self.spec(f'{plan}[slots]\nlauncher = "{script} {{name}}"\n')
+        self.expect_error(self.sweep(), 75, "goes on")
+        best = (self.dir / "starts").read_text().split()[2]
         self.write("base.toml", base.replace("before", "after"))
-        self.assertEqual(self.sweep().returncode, 0)
-        again = next(run for run in self.state()["runs"] if run["name"] == best["name"])
+        self.spec(plan)
+        done = self.sweep()
+        self.assertEqual(done.returncode, 0, done.stderr)
+        again = next(run for run in self.state()["runs"] if run["name"] == best)
         self.assertEqual((again["status"], len(again["scores"])), ("ok", 2))
-        self.assertIn('path = "after"', (folder / "config.toml").read_text())
+        self.assertIn('path = "after"', (self.dir / "s" / best / "config.toml").read_text())
 
     def test_a_run_that_an_earlier_process_still_saves(self):
         self.spec("")
@@ -96,7 +84,3 @@ time.sleep(2)""", folder / "run.lock"], stdout=subprocess.PIPE)
         self.assertEqual(holder.stdout.readline(), b"held\n")
         self.assertEqual(self.sweep("--force").returncode, 0)
         self.assertEqual(self.state()["runs"][0]["status"], "ok")
-
-
-if __name__ == "__main__":
-    unittest.main()

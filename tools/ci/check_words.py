@@ -28,7 +28,7 @@ WORDS = [  # (expression, replacement, expression of the paths it holds for)
     (r"\bStatisticNote\b|\bexchange_notes\b", "RefreshDecision", ""),
     (r"\bspread_inverses\b", "stagger_inverses", ""),
     (r"\b[Ll]adder\b|\bclimb\w*", "robust inversion, its stages, fallback", ""),
-    (r"\brungs?\b", "stage", r"^(?!src/app/sweep/|tests/app/sweep|docs/training\.md|src/app/)"),
+    (r"\brungs?\b", "stage", r"^(?!python/dkfac/sweep/|tests/python/sweep/|docs/training\.md|src/app/)"),
     (r"\bjudge_statistic\b|\bask_damping\b", "check_finite, set_requested_damping", ""),
     (r"\bworker_fraction\b", "grad_worker_fraction", ""),
     (r"\brecords_stay\b", "records_valid_until_step", ""),
@@ -63,7 +63,7 @@ def check(files):
 def self_test():
     bad = {"src/kfac/a.h": "struct Vote {};", "docs/a.md": "what she has recorded", "src/comm/b.cpp": "TcpLanes lanes;",
            "src/kfac/inverse/c.h": "/// the first rung", "configs/a.toml": "spread_inverses = true"}
-    good = {"src/app/sweep/a.cpp": "for (auto rung : rungs)", "src/core/simd.h": "constexpr int Lanes = 8;",
+    good = {"python/dkfac/sweep/a.py": "for rung in rungs", "src/core/simd.h": "constexpr int Lanes = 8;",
             "records/tuning/README.md": "the vote", "docs/a.md": "flags of a step", "src/a.h": "voter_share"}
     for path, text in bad.items():
         if not check({path: text}):

@@ -103,26 +103,6 @@ void add_compare(CLI::App& app, CompareCommand& command) {
   add_run_options(*compare, command);
 }
 
-void add_sweep(CLI::App& app, SweepCommand& command) {
-  CLI::App* sweep =
-      app.add_subcommand("sweep", "Try many settings, drop poor ones early, and rank the rest");
-  sweep->footer(kSweepHelp);
-  sweep->add_option("spec", command.spec, "what to try, a TOML file")->required();
-  sweep
-      ->add_option("--out", command.out,
-                   "folder of the sweep, default out/<name>; an existing sweep is resumed")
-      ->check(some_name());
-  sweep->add_option("--set", command.set, "section.key=value, for all runs; may be repeated")
-      ->type_name("KEY=VALUE")
-      ->allow_extra_args(false);
-  sweep->add_option("--parallel", command.parallel, "concurrent runs, overrides slots.parallel")
-      ->check(whole(1, 1024));
-  sweep->add_flag("--dry-run", command.dry_run, "print the runs without starting them");
-  sweep->add_flag("--retry", command.retry, "restart runs that failed before");
-  sweep->add_flag("--force", command.force, "overwrite an earlier sweep in that folder");
-  sweep->add_flag("--quiet", command.quiet, "no progress");
-}
-
 template <class Command>
 void add_network(CLI::App& app, Command& command) {
   app.add_option("--batch", command.batch, "images of each rank")
@@ -321,7 +301,6 @@ void add_data(CLI::App& app, DataCommand& command) {
 void add_commands(CLI::App& app, Parsed& parsed) {
   add_train(app, parsed.train);
   add_compare(app, parsed.compare);
-  add_sweep(app, parsed.sweep);
   add_info(app, parsed.info);
   add_data(app, parsed.data);
   add_eval(app, parsed.eval);

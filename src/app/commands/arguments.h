@@ -11,7 +11,6 @@ namespace dkfac::app {
 struct Parsed {
   TrainCommand train;
   CompareCommand compare;
-  SweepCommand sweep;
   InfoCommand info;
   DataCommand data;
   EvalCommand eval;

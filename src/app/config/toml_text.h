@@ -8,7 +8,7 @@
 
 namespace dkfac::app {
 
-/// Reading and parsing of TOML for configurations and sweeps. `who` is the bracketed prefix of
+/// Reading and parsing of TOML for configurations. `who` is the bracketed prefix of
 /// messages, e.g. "config".
 
 /// Reads a file; of one that is far too long, only enough for parse_toml() to refuse it. Throws

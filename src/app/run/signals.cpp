@@ -41,7 +41,12 @@ bool stays_ignored(int signal, const struct sigaction& before) {
 }
 
 void restore() {
-  restore_signals_for_exec();
+  if (!found.any) return;
+  for (std::size_t i = 0; i < kStopSignals.size(); ++i)
+    sigaction(kStopSignals[i], &found.stop[i], nullptr);
+  for (std::size_t i = 0; i < kIgnoredSignals.size(); ++i)
+    sigaction(kIgnoredSignals[i], &found.ignored[i], nullptr);
+  pthread_sigmask(SIG_SETMASK, &found.mask, nullptr);
   found.any = false;
 }
 
@@ -86,14 +91,5 @@ void take_signals_until_exit() {
 }
 
 bool stop_requested() noexcept { return stop_flag.load(std::memory_order_relaxed); }
-
-void restore_signals_for_exec() noexcept {
-  if (!found.any) return;
-  for (std::size_t i = 0; i < kStopSignals.size(); ++i)
-    sigaction(kStopSignals[i], &found.stop[i], nullptr);
-  for (std::size_t i = 0; i < kIgnoredSignals.size(); ++i)
-    sigaction(kIgnoredSignals[i], &found.ignored[i], nullptr);
-  pthread_sigmask(SIG_SETMASK, &found.mask, nullptr);
-}
 
 }  // namespace dkfac::app

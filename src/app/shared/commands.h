@@ -51,23 +51,6 @@ struct CompareCommand {
   std::string command_line;
 };
 
-/// Options of 'dkfac sweep': many runs of one configuration with varied values, ranked; see
-/// "dkfac sweep --help".
-struct SweepCommand {
-  std::filesystem::path spec;    ///< A TOML file.
-  std::vector<std::string> set;  ///< Overrides of the settings that all runs share.
-  std::filesystem::path out;     ///< Empty: out/<name of the sweep>. An existing sweep is resumed.
-  int parallel = 0;              ///< Concurrent runs; 0: as in the file.
-  bool retry = false;            ///< Restart runs that failed before.
-  bool dry_run = false;          ///< Only list the runs.
-  bool force = false;            ///< Overwrite an earlier sweep in `out`.
-  bool quiet = false;            ///< No progress.
-  std::string command_line;
-};
-
-/// Description of the sweep file for 'dkfac sweep --help'.
-extern const char* const kSweepHelp;
-
 /// Options of 'dkfac info': the build, the configuration keys ("config"), a model, or what a
 /// configuration file would do.
 struct InfoCommand {
@@ -128,7 +111,6 @@ struct CkptCommand {
 /// does not return.
 [[nodiscard]] int run(const TrainCommand& command, const Terminal& terminal);
 [[nodiscard]] int run(const CompareCommand& command, const Terminal& terminal);
-[[nodiscard]] int run(const SweepCommand& command, const Terminal& terminal);
 [[nodiscard]] int run(const InfoCommand& command, const Terminal& terminal);
 [[nodiscard]] int run(const EvalCommand& command, const Terminal& terminal);
 [[nodiscard]] int run(const PredictCommand& command, const Terminal& terminal);

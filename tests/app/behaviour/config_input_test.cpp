@@ -13,7 +13,6 @@
 
 #include "app/shared/config.h"
 #include "app/shared/phases.h"
-#include "app/sweep/points.h"
 
 namespace dkfac::app {
 namespace {
@@ -25,18 +24,6 @@ std::string refusal(const std::string& text, const Strings& set = {}) {
     (void)parse_config(text, set, "here.toml");
   } catch (const InvalidArgument& error) {
     return error.what();
-  }
-  return "nothing was refused";
-}
-
-std::string sweep_refusal(const std::string& text, const Strings& set = {}) {
-  try {
-    SweepSpec spec = parse_sweep("[sweep]\nconfig = \"none.toml\"\n" + text, "here.toml", ".");
-    add_settings(spec, set);
-    (void)points_of(spec);
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  } catch (const MissingInput&) {  // The configuration is looked for behind all checks.
   }
   return "nothing was refused";
 }
@@ -63,8 +50,6 @@ TEST(ConfigInput, RefusesUnknownKeysInEverySectionAndPhase) {
     const std::string key = section + ".no_such_key";
     EXPECT_TRUE(says(refusal(key + " = 1\n"), {"here.toml:1", "unknown key", key}));
     EXPECT_TRUE(says(refusal("", {key + "=1"}), {"--set", "unknown key", key}));
-    EXPECT_TRUE(says(sweep_refusal("[set]\n" + key + " = 1\n"), {"unknown key", key}));
-    EXPECT_TRUE(says(sweep_refusal("[grid]\n" + key + " = [1]\n"), {"unknown key", key}));
   }
   const std::string phase = "[[phase]]\nepochs = 1\n";
   for (const std::string key : {"lr.lrr", "lr.", "augment.flipp", "augment.erase_", "data.crops",
@@ -78,20 +63,11 @@ TEST(ConfigInput, RefusesUnknownKeysInEverySectionAndPhase) {
 
 TEST(ConfigInput, RefusesSectionsThatHoldNothingAndAreNone) {
   EXPECT_TRUE(says(refusal("[[phase]]\nepochs = 1\nnonsense = {}\n"), {"[nonsense]"}));
-  EXPECT_TRUE(says(sweep_refusal("[grid]\nnonsense = {}\n"), {"nonsense"}));
-  EXPECT_TRUE(says(sweep_refusal("[grid]\nlr = {}\n"), {"lr"}));
 }
 
 TEST(ConfigInput, RefusesAKeyThatIsGivenTwice) {
   EXPECT_TRUE(says(refusal("[[phase]]\nepochs = 1\n\"lr.lr\" = 1\nlr.lr = 2\n"),
                    {"lr.lr", "here.toml:3", "here.toml:4"}));
-  EXPECT_TRUE(says(sweep_refusal("[set]\n\"lr.lr\" = 1\nlr.lr = 2\n"), {"lr.lr twice"}));
-  EXPECT_TRUE(says(sweep_refusal("[set]\nlr.lr = 1\n[grid]\nlr.lr = [2]\n"), {"lr.lr", "[grid]"}));
-  EXPECT_TRUE(
-      says(sweep_refusal("[grid]\nlr.lr = [2]\n", {" lr.lr =3"}), {"lr.lr", "3", "[grid]"}));
-  EXPECT_TRUE(
-      says(sweep_refusal("[grid]\nlr.lr = [2]\n[random]\ncount = 1\nlr.lr = {choice = [1]}\n"),
-           {"lr.lr", "[grid]", "[random]"}));
 }
 
 // The parser's trees are destroyed by recursion, so depth is refused before they are made.
@@ -108,7 +84,6 @@ TEST(ConfigInput, RefusesDepthAndLength) {
   for (const std::string& text : texts)
     EXPECT_TRUE(says(refusal("\n" + text), {"here.toml:2", "deeper than 16"}))
         << text.substr(0, 40);
-  EXPECT_TRUE(says(sweep_refusal(texts[0]), {"here.toml:3", "deeper than 16"}));
   const Strings raw{"lr.schedule=piecewise", "lr.knots={a" + repeated(".a", kMany) + "=1}"};
   EXPECT_TRUE(says(refusal("", raw), {"lr.knots", "list"}));
   EXPECT_TRUE(says(refusal("# " + repeated("long ", 1 << 20)), {"here.toml", "1048576 bytes"}));
@@ -146,21 +121,6 @@ TEST(ConfigInput, KeepsSeedsOfAll64BitsExactly) {
        {"-1", "18446744073709551616", "1.0", "1e3", "\"\"", "\"1 \"", "x"})
     EXPECT_TRUE(says(refusal("", {"run.seed=" + wrong}), {"run.seed", "18446744073709551615"}));
   EXPECT_TRUE(says(refusal("\nrun.seed = 18446744073709551615\n"), {"here.toml:2", "quotes"}));
-}
-
-TEST(ConfigInput, SweepsTrySeedsExactly) {
-  const SweepSpec spec = parse_sweep(
-      "[sweep]\nconfig = \"a.toml\"\n[grid]\nrun.seed = [9007199254740993, "
-      "\"18446744073709551615\"]",
-      "here.toml", ".");
-  EXPECT_EQ(spec.grid.at("run.seed"), (Strings{"9007199254740993", "18446744073709551615"}));
-}
-
-TEST(ConfigInput, SweepsDrawFromRangesAtTheEndsOfDoubles) {
-  const Draw tiny{.kind = Draw::Kind::log_uniform, .low = 1e-320, .high = 1e-310};
-  EXPECT_NO_THROW((void)drawn(tiny, 1, "lr.lr", 0));
-  EXPECT_TRUE(says(sweep_refusal("[random]\ncount = 1\nlr.lr = {uniform = [-1e308, 1e308]}\n"),
-                   {"here.toml:5", "lr.lr"}));
 }
 
 TEST(ConfigInput, RefusesCountsWhoseProductsOverflow) {

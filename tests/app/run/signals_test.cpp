@@ -12,9 +12,6 @@
 
 #include <gtest/gtest.h>
 
-#include "app/sweep/process.h"
-#include "support/temp_folder.h"
-
 namespace dkfac::app {
 namespace {
 
@@ -104,23 +101,6 @@ TEST(SignalGuardDeathTest, TheSecondOfAKindEndsTheProcess) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   for (const int signal : kStops)
     EXPECT_EXIT(take_two(signal), ::testing::KilledBySignal(signal), "");
-}
-
-/// "SigBlk:..." and the like of a program that is started.
-std::string signals_of_a_child(const std::filesystem::path& log) {
-  std::filesystem::remove(log);
-  Process child({"grep", "-E", "^Sig(Blk|Ign|Cgt)", "/proc/self/status"}, log);
-  while (!child.ended()) nap();
-  std::ifstream in(log);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
-TEST(SignalGuard, IsNotInheritedByProgramsThatAreStarted) {
-  const testing::TempFolder folder;
-  const std::string before = signals_of_a_child(folder.path() / "log");
-  EXPECT_NE(before.find("SigBlk"), std::string::npos) << before;
-  const SignalGuard guard;
-  EXPECT_EQ(signals_of_a_child(folder.path() / "log"), before);
 }
 
 }  // namespace
