@@ -5,7 +5,7 @@ Usage: predicted.py [--train FILE] [--kfac FILE] [--profile FILE --step N]
 
 --train is the result of bench_gpu_train --model resnet50, --kfac that of bench_gpu_kfac --layers resnet50, and
 --profile the file ncu_N.csv of `gpu_check.sh --profile`, of step N. Without any of them the prediction is printed. It
-is the record results/gpu/predicted.json: a batch of 256 in f16 on an H200, with the intervals of the result of
+is the record records/benchmarks/gpu/predicted.json: a batch of 256 in f16 on an H200, with the intervals of the result of
 --train (20 and 100 without one). A line of kernels has the time inside kernels; a prediction of small ones includes
 their launches. The last column is measured over predicted: begin where it is farthest from 1.
 """
@@ -21,7 +21,7 @@ import re
 import sys
 from typing import Any
 
-RECORD = pathlib.Path(__file__).resolve().parent.parent / "results" / "gpu" / "predicted.json"
+RECORD = pathlib.Path(__file__).resolve().parents[2] / "records" / "benchmarks" / "gpu" / "predicted.json"
 SECONDS = {"n": 1e-9, "u": 1e-6, "m": 1e-3, "s": 1.0}  # By the first letter of ncu's unit.
 BYTES = {"b": 1.0, "K": 1e3, "M": 1e6, "G": 1e9}
 INTERVALS = (20, 100)

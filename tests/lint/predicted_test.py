@@ -64,7 +64,7 @@ class TheRecord(unittest.TestCase):
             self.assertTrue({"sgd", *EVENTS} & set(facts), name)
 
     def test_each_counted_kernel_is_in_a_line(self):
-        """results/gpu/counted.csv has the kernels of steps on the emulated device."""
+        """records/benchmarks/gpu/counted.csv has the kernels of steps on the emulated device."""
         with open(predicted.RECORD.with_name("counted.csv"), newline="", encoding="utf-8") as file:
             names = {row["kernel"] for row in csv.DictReader(file)} - {"cudnn forward", "cudnn data", "cudnn weights"}
         own = sorted(name for name in names if not name.startswith("cu"))

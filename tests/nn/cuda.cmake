@@ -40,7 +40,7 @@ if(DKFAC_CUDA_EMULATED AND DKFAC_HAVE_CUDNN)
             backends/cuda/cudnn/split_sum_test.cpp behaviour/cuda/launches_test.cpp
     LINK dkfac::nn LABELS nn TIMEOUT 480)
   set_source_files_properties(behaviour/cuda/launches_test.cpp PROPERTIES COMPILE_DEFINITIONS
-    "DKFAC_COUNTED_FILE=\"${PROJECT_SOURCE_DIR}/benchmarks/results/gpu/counted.csv\"")
+    "DKFAC_COUNTED_FILE=\"${PROJECT_SOURCE_DIR}/records/benchmarks/gpu/counted.csv\"")
 endif()
 dkfac_gpu_test(nn.cuda.models
   SOURCES behaviour/cuda/models_test.cpp behaviour/cuda/ekfac_models_test.cpp

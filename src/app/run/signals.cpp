@@ -41,12 +41,7 @@ bool stays_ignored(int signal, const struct sigaction& before) {
 }
 
 void restore() {
-  if (!found.any) return;
-  for (std::size_t i = 0; i < kStopSignals.size(); ++i)
-    sigaction(kStopSignals[i], &found.stop[i], nullptr);
-  for (std::size_t i = 0; i < kIgnoredSignals.size(); ++i)
-    sigaction(kIgnoredSignals[i], &found.ignored[i], nullptr);
-  pthread_sigmask(SIG_SETMASK, &found.mask, nullptr);
+  restore_signals_for_exec();
   found.any = false;
 }
 
@@ -91,5 +86,14 @@ void take_signals_until_exit() {
 }
 
 bool stop_requested() noexcept { return stop_flag.load(std::memory_order_relaxed); }
+
+void restore_signals_for_exec() noexcept {
+  if (!found.any) return;
+  for (std::size_t i = 0; i < kStopSignals.size(); ++i)
+    sigaction(kStopSignals[i], &found.stop[i], nullptr);
+  for (std::size_t i = 0; i < kIgnoredSignals.size(); ++i)
+    sigaction(kIgnoredSignals[i], &found.ignored[i], nullptr);
+  pthread_sigmask(SIG_SETMASK, &found.mask, nullptr);
+}
 
 }  // namespace dkfac::app

@@ -32,4 +32,7 @@ void take_signals_until_exit();
 
 [[nodiscard]] bool stop_requested() noexcept;  ///< Signalled since the guard was created.
 
+/// Restores the signal state from before the guard; call it between fork and exec.
+void restore_signals_for_exec() noexcept;
+
 }  // namespace dkfac::app

@@ -12,6 +12,8 @@
 
 #include <gtest/gtest.h>
 
+#include "support/temp_folder.h"
+
 namespace dkfac::app {
 namespace {
 
@@ -101,6 +103,28 @@ TEST(SignalGuardDeathTest, TheSecondOfAKindEndsTheProcess) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   for (const int signal : kStops)
     EXPECT_EXIT(take_two(signal), ::testing::KilledBySignal(signal), "");
+}
+
+/// "SigBlk:..." and the like of a program that is started.
+std::string signals_of_a_child(const std::filesystem::path& log) {
+  const pid_t child = fork();
+  if (child == 0) {
+    if (std::freopen(log.c_str(), "w", stdout) == nullptr) _exit(1);
+    restore_signals_for_exec();
+    execlp("grep", "grep", "-E", "^Sig(Blk|Ign|Cgt)", "/proc/self/status", nullptr);
+    _exit(1);
+  }
+  waitpid(child, nullptr, 0);
+  std::ifstream in(log);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+TEST(SignalGuard, IsNotInheritedByProgramsThatAreStarted) {
+  const testing::TempFolder folder;
+  const std::string before = signals_of_a_child(folder.path() / "log");
+  EXPECT_NE(before.find("SigBlk"), std::string::npos) << before;
+  const SignalGuard guard;
+  EXPECT_EQ(signals_of_a_child(folder.path() / "log"), before);
 }
 
 }  // namespace

@@ -164,7 +164,7 @@ TEST_F(Blocks, OfEkfacWantBothRecordsOfABatch) {
   KroneckerBlock& factors = *block->factors({"test"});
   double number = 2, scale = 0;
   const TensorView data = view_of(&number, {1, 1}), slot = view_of(&scale, {1});
-  const FactorRecord g{.kind = StatisticKind::g, .data = data, .global_batch = 1};
+  const FactorRecord g{.data = data, .global_batch = 1};
   const auto is_due = [&](StatisticKind kind) { factors.check_alternation({"test"}, kind, data); };
   EXPECT_NO_THROW(is_due(StatisticKind::a));
   EXPECT_THROW(is_due(StatisticKind::g), InvalidArgument);

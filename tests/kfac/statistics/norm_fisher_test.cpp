@@ -125,10 +125,9 @@ TEST(NormFisherStatistic, TakesMatricesOfFeatures) {
   const Batch batch(Layout::nhwc, {8, 1, 1}, 5, 1, random);
   Matrix out(3, 5);
   const auto flat = [](const Vector& v) { return view_of(v.data(), {8, 5}); };
-  compute_norm_fisher(ctx, batch.spec, NormFisher::unit_wise,
-                      NormRecord{flat(batch.x), view_of(batch.mean.data(), {5}),
-                                 view_of(batch.inv_std.data(), {5}), flat(batch.dy), 8, 1},
-                      0, out.view());
+  const auto row = [](const Vector& v) { return view_of(v.data(), {5}); };
+  const NormRecord record{flat(batch.x), row(batch.mean), row(batch.inv_std), flat(batch.dy), 8, 1};
+  compute_norm_fisher(ctx, batch.spec, NormFisher::unit_wise, record, 0, out.view());
   EXPECT_TRUE(near(out.v, batch.expected(8, 1, 1), 1e-12));
 }
 
@@ -227,10 +226,9 @@ TEST(LayerNormFisherStatistic, FollowsTheSpecificationAndNotTheShape) {
   EXPECT_TRUE(near(rows.computed(ctx, NormFisher::unit_wise, {5, 5}), by_row, 1e-12));
   Matrix out(3, 5);
   const auto flat = [](const Vector& v) { return view_of(v.data(), {5, 5}); };
-  compute_norm_fisher(ctx, NormSpec{.channels = 5}, NormFisher::unit_wise,
-                      NormRecord{flat(rows.x), view_of(rows.mean.data(), {5}),
-                                 view_of(rows.inv_std.data(), {5}), flat(rows.dy), 50, 3},
-                      0, out.view());
+  const auto row = [](const Vector& v) { return view_of(v.data(), {5}); };
+  const NormRecord record{flat(rows.x), row(rows.mean), row(rows.inv_std), flat(rows.dy), 50, 3};
+  compute_norm_fisher(ctx, NormSpec{.channels = 5}, NormFisher::unit_wise, record, 0, out.view());
   EXPECT_TRUE(near(out.v, by_channel, 1e-12));
   EXPECT_FALSE(near(by_row, by_channel, 0.01));
 }
@@ -265,9 +263,8 @@ TEST(LayerNormFisherStatistic, RefusesStatisticsOfChannelsAndGroups) {
   const auto run = [&](const NormSpec& spec, ConstTensorView data, Shape shape) {
     const auto mean = view_of(rows.mean.data(), shape),
                inv_std = view_of(rows.inv_std.data(), shape);
-    compute_norm_fisher(ctx, spec, NormFisher::unit_wise,
-                        NormRecord{data, mean, inv_std, dy.reshape(data.shape()), 6, 1}, 0,
-                        out.view());
+    const NormRecord record{data, mean, inv_std, dy.reshape(data.shape()), 6, 1};
+    compute_norm_fisher(ctx, spec, NormFisher::unit_wise, record, 0, out.view());
   };
   EXPECT_NO_THROW(run(rows.spec(), x, {12}));
   EXPECT_THROW(run(rows.spec(), x, {4}), InvalidArgument);
