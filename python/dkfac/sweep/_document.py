@@ -29,7 +29,7 @@ class Section:
 
     def integer(self, key: str, fallback: int, low: int, high: int) -> int:
         value = self.table.get(key, fallback)
-        if not isinstance(value, int) or isinstance(value, bool) or key in self.table and not low <= value <= high:
+        if not isinstance(value, int) or isinstance(value, bool) or (key in self.table and not low <= value <= high):
             self.refuse(key, f"{self.name}.{key} is no integer in [{low}, {high}]; write one")
         return value
 

@@ -111,7 +111,7 @@ class Conditions:
 def check_place(spec: Spec) -> None:
     """Raises Failure where a key has its values from two places."""
     tried = [(path, "[grid]") for path in spec.grid]
-    tried += [(path, "[random]") for round in spec.rounds for path in round.keys]
+    tried += [(path, "[random]") for turn in spec.rounds for path in turn.keys]
     tried += [(path, "[tpe]") for path in (spec.tpe.keys if spec.tpe else ())]
     for path, where in tried:
         if path in spec.set:
@@ -123,15 +123,15 @@ def check_place(spec: Spec) -> None:
 
 def _all_settings(spec: Spec) -> list[Settings]:
     """Every point of the grid with the draws of each round."""
-    draws = sum(round.count for round in spec.rounds) or 1
+    draws = sum(turn.count for turn in spec.rounds) or 1
     if draws * math.prod(map(len, spec.grid.values())) > MOST_POINTS:
         raise Failure(USAGE, f"[sweep] more than {MOST_POINTS} points; draw at random, or leave values out of the grid")
     paths = sorted(spec.grid)
     grid = [dict(zip(paths, values)) for values in product(*(spec.grid[path] for path in paths))]
     if not spec.rounds:
         return grid
-    return [{**{path: drawn(draw, round.seed, path, index) for path, draw in round.keys.items()}, **point}
-            for round in spec.rounds for index in range(round.count) for point in grid]
+    return [{**{path: drawn(draw, turn.seed, path, index) for path, draw in turn.keys.items()}, **point}
+            for turn in spec.rounds for index in range(turn.count) for point in grid]
 
 
 def points_of(spec: Spec, program: Program, bases: Sequence[Base]) -> list[Point]:
@@ -157,13 +157,13 @@ def points_of(spec: Spec, program: Program, bases: Sequence[Base]) -> list[Point
     return points
 
 
-def _check_ends(spec: Spec, program: Program, config: int, round: Round, conditions: Conditions) -> None:
+def _check_ends(spec: Spec, program: Program, config: int, turn: Round, conditions: Conditions) -> None:
     """Checks the two ends of what may be proposed; a point between them that cannot run is a failed run."""
     ends: list[Callable[[Draw], str]] = [
         lambda draw: draw.choices[0] if draw.choices else rounded(draw, draw.low),
         lambda draw: draw.choices[-1] if draw.choices else rounded(draw, draw.high)]
     for end in ends:
-        point = conditions.applicable({path: end(draw) for path, draw in round.keys.items()})
+        point = conditions.applicable({path: end(draw) for path, draw in turn.keys.items()})
         epochs_of(spec, program, config, point)
 
 
@@ -185,7 +185,7 @@ def epochs_of(spec: Spec, program: Program, config: int, settings: Settings | No
 def unused(spec: Spec, points: Sequence[Point]) -> list[str]:
     """The keys of [grid] and [random] that no run has."""
     used = {path for point in points for path in point.settings or ()}
-    tried = [*spec.grid, *(path for round in spec.rounds for path in round.keys)]
+    tried = [*spec.grid, *(path for turn in spec.rounds for path in turn.keys)]
     return sorted({path for path in tried if path not in used})
 
 
@@ -204,7 +204,7 @@ def rungs_of(spec: Spec, points: Sequence[Point]) -> list[int]:
     if spec.pruner.kind == "none":
         return [epochs]
     least = min(point.epochs for point in points)
-    if least != epochs or spec.tpe and "run.epochs" in spec.tpe.keys:
+    if least != epochs or (spec.tpe and "run.epochs" in spec.tpe.keys):
         raise Failure(USAGE, f"[sweep] [{spec.pruner.kind}] compares runs after equally many epochs, but run.epochs is "
                              f"{epochs} and {least}; leave run.epochs out of what is tried")
     if spec.pruner.first >= epochs:

@@ -107,7 +107,7 @@ class Runner:
         if todo:
             self._say(f"{len(todo)} run{'s'[:len(todo) != 1]} to epoch {rung}")
         stopped = False
-        while todo and not stopped or any(slot.process for slot in self._slots):
+        while (todo and not stopped) or any(slot.process for slot in self._slots):
             if self._stop.requested and not stopped:
                 stopped = True
                 for slot in self._slots:

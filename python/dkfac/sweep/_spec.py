@@ -118,7 +118,7 @@ def _draw(section: Section, path: str, key: Key, value: Any) -> Draw:
         bad()
     whole = key.kind == "integer"
     low, high = (float(round(end)) if whole and math.isfinite(end) else float(end) for end in ends)
-    if not low < high or not math.isfinite(high - low) or kind == "log_uniform" and not low > 0:
+    if not low < high or not math.isfinite(high - low) or (kind == "log_uniform" and not low > 0):
         bad()
     for end in (low, high):
         _value(section, path, key, int(end) if whole else end)

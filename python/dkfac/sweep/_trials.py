@@ -39,9 +39,13 @@ class _Held:
 def _storage(file: pathlib.Path) -> optuna.storages.BaseStorage:
     backend: Any
     try:
-        from optuna.storages.journal import JournalFileBackend as backend
+        from optuna.storages.journal import JournalFileBackend
+
+        backend = JournalFileBackend
     except ImportError:  # Before 4.0.
-        from optuna.storages import JournalFileStorage as backend
+        from optuna.storages import JournalFileStorage
+
+        backend = JournalFileStorage
     return optuna.storages.JournalStorage(backend(str(file), lock_obj=_Held()))
 
 
@@ -135,16 +139,16 @@ class Trials:
             self._storage.set_trial_user_attr(trial_id, name, value)  # The name last: with it the trial counts.
         self._ids[run.point.name] = trial_id
 
-    def _asked(self, study: optuna.Study, run: Run, round: Round) -> int:
+    def _asked(self, study: optuna.Study, run: Run, turn: Round) -> int:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             # A sampler of its own for each run: after a restart the same one would propose its first points again.
-            study.sampler = _sampler(f"{round.seed}/{run.point.name}", self._state.spec.slots.parallel > 1)
+            study.sampler = _sampler(f"{turn.seed}/{run.point.name}", self._state.spec.slots.parallel > 1)
             trial = study.ask()
             settings: Settings = {}
-            for path in self._conditions[run.point.config].in_order(sorted(round.keys)):
+            for path in self._conditions[run.point.config].in_order(sorted(turn.keys)):
                 if self._conditions[run.point.config].hold(path, settings):
-                    settings[path] = _suggested(trial, path, round.keys[path])
+                    settings[path] = _suggested(trial, path, turn.keys[path])
         run.point.settings = settings
         return int(trial._trial_id)
 
@@ -158,7 +162,7 @@ class Trials:
         """From what a key has its values: in several rounds from any of them."""
         spec = self._state.spec
         rounds = [spec.tpe] if spec.tpe else spec.rounds
-        draws = [round.keys[path] for round in rounds if path in round.keys]
+        draws = [turn.keys[path] for turn in rounds if path in turn.keys]
         if spec.tpe:
             return _distribution(draws[0])
         if not draws or any(draw.choices for draw in draws):
