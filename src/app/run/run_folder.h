@@ -68,7 +68,7 @@ class RunFolder {
   void add_epoch(const RunResult& result);  ///< Adds its last epoch and updates result.json.
   /// Writes conv_plans.txt: how cuDNN computes the convolutions. Not written without a plan.
   void add_conv_plans(const std::string& plans);
-  void finish(const RunResult& result);  ///< Writes result.json and report.html.
+  void finish(const RunResult& result);  ///< Writes result.json and comparison.json.
   [[nodiscard]] const std::filesystem::path& path() const { return folder_; }
 
  private:

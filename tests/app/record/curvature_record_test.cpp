@@ -124,18 +124,18 @@ TEST(CurvatureJson, NamesEachStatistic) {
   add_step(result, report, kSizes, KeepIntervals::no);
   EXPECT_TRUE(result.intervals.empty());
   const std::vector<std::string> layers{"fc", "norm"};
-  const auto json = nlohmann::json::parse(curvature_json(report, result, layers));
-  EXPECT_EQ(json.at("kl_factor"), 0.5);
-  EXPECT_EQ(json.at("a_kept"), 1.0);
-  EXPECT_EQ(json.at("g_kept"), 12.0 / 15);
-  EXPECT_EQ(json.at("inverses").at("kept"), 2);
-  EXPECT_EQ(json.at("kinds").at("a").at("interval"), 2.0);
-  EXPECT_EQ(json.at("kinds").at("a").at("drift"), 0.5);
-  EXPECT_TRUE(json.at("kinds").at("g").at("drift").is_null());
-  ASSERT_EQ(json.at("statistics").size(), 3U);
-  EXPECT_EQ(json.at("statistics")[2].at("layer"), "norm");
-  EXPECT_EQ(json.at("statistics")[2].at("kind"), "batch_norm");
-  EXPECT_EQ(json.at("statistics")[1].at("renewed"), false);
+  const auto parsed = nlohmann::json::parse(curvature_json(report, result, layers));
+  EXPECT_EQ(parsed.at("kl_factor"), 0.5);
+  EXPECT_EQ(parsed.at("a_kept"), 1.0);
+  EXPECT_EQ(parsed.at("g_kept"), 12.0 / 15);
+  EXPECT_EQ(parsed.at("inverses").at("kept"), 2);
+  EXPECT_EQ(parsed.at("kinds").at("a").at("interval"), 2.0);
+  EXPECT_EQ(parsed.at("kinds").at("a").at("drift"), 0.5);
+  EXPECT_TRUE(parsed.at("kinds").at("g").at("drift").is_null());
+  ASSERT_EQ(parsed.at("statistics").size(), 3U);
+  EXPECT_EQ(parsed.at("statistics")[2].at("layer"), "norm");
+  EXPECT_EQ(parsed.at("statistics")[2].at("kind"), "batch_norm");
+  EXPECT_EQ(parsed.at("statistics")[1].at("renewed"), false);
 }
 
 }  // namespace
