@@ -24,7 +24,8 @@ TEST(ConfigListingJson, DescribesEveryKey) {
 }
 
 TEST(ConfigListingJson, HasOnlyTheLimitsThatThereAre) {
-  for (const json& entry : json::parse(config_listing_json()).at("keys")) {
+  const json listing = json::parse(config_listing_json());
+  for (const json& entry : listing.at("keys")) {
     if (entry.at("path") == "run.epochs") {
       EXPECT_EQ(entry.at("least"), 1);
       EXPECT_FALSE(entry.contains("above"));
