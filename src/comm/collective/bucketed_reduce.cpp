@@ -111,7 +111,7 @@ void plan_buckets(std::span<const Slot> slots, const std::vector<bool>& due,
 BucketedReduce::BucketedReduce(Context& ctx, const WorkerGrid& grid, std::string name,
                                std::vector<Slot> slots, const BucketedReduceOptions& options)
     : ctx_(ctx),
-      filled_on_(options.fill_context == nullptr ? ctx : *options.fill_context),
+      fill_context_(options.fill_context == nullptr ? ctx : *options.fill_context),
       grid_(grid),
       name_(std::move(name)),
       recipients_(options.recipients),
@@ -123,7 +123,7 @@ BucketedReduce::BucketedReduce(Context& ctx, const WorkerGrid& grid, std::string
       segment_(segment_of(grid, options.recipients, grid.world->rank())),
       summands_(options.parts_below_sum ? 1 : grid.world->size()),
       slots_(std::move(slots)),
-      past_wire_(options.wire_overflows),
+      wire_overflows_(options.wire_overflows),
       join_(ctx.device()) {
   for (Slot& slot : slots_) slot.owner = segment_of(grid, recipients_, slot.owner);
   begin();
@@ -162,12 +162,13 @@ void BucketedReduce::pack(int bucket) {
   const double limit = wire_limit(*wire_type_, summands_);
   for (const int s : plan_.slots_of(bucket)) {
     const TensorView part = slot(s);
-    ops::max_abs(filled_on_, part, largest_.view().slice(0, s, 1));
+    ops::max_abs(fill_context_, part, largest_.view().slice(0, s, 1));
     if (!narrow(bucket)) continue;
     const double scale = scales_[index_of(s)].scale;
-    ops::cast(filled_on_, part, wire_.view().slice(0, plan_.offsets[index_of(s)], part.numel()),
+    ops::cast(fill_context_, part, wire_.view().slice(0, plan_.offsets[index_of(s)], part.numel()),
               scale);
-    kernels::count_past(filled_on_, scale, limit, largest_.view().slice(0, s, 1), past_wire_);
+    kernels::count_past(fill_context_, scale, limit, largest_.view().slice(0, s, 1),
+                        wire_overflows_);
   }
 }
 
@@ -212,7 +213,7 @@ void BucketedReduce::launch(int bucket, Stream stream) {
   const Bucket& b = plan_.buckets[index_of(bucket)];
   if (wire_type_) pack(bucket);
   join_.leave(stream, ctx_.stream());
-  if (&filled_on_ != &ctx_) join_.leave(stream, filled_on_.stream());
+  if (&fill_context_ != &ctx_) join_.leave(stream, fill_context_.stream());
   const TensorView all = (narrow(bucket) ? wire_ : staging_).view().slice(0, b.first, b.numel);
   launched_buckets_ = bucket + 1;
   if (recipients_ == Recipients::all) {

@@ -148,7 +148,7 @@ class BucketedReduce {
   void pack(int bucket);
   [[nodiscard]] bool receives(int index) const;
   Context& ctx_;
-  Context& filled_on_;
+  Context& fill_context_;
   WorkerGrid grid_;
   std::string name_;
   Recipients recipients_;
@@ -162,7 +162,7 @@ class BucketedReduce {
   Tensor wire_;  ///< Staging buffer in the wire format.
   Tensor largest_;
   std::vector<SlotScale> scales_;  ///< Per slot.
-  TensorView past_wire_;
+  TensorView wire_overflows_;
   StreamJoin join_;
   std::vector<bool> filled_;
   int launched_buckets_ = 0;

@@ -17,8 +17,8 @@ class SumsOf {
  public:
   explicit SumsOf(PlannedTable& planned)
       : ctx_(planned.ctx),
-        past_wire_(Tensor::zeros(planned.ctx, {1})),
-        sums(planned.table, comm::kFlagElements, past_wire_, planned.ctx) {}
+        wire_overflows_(Tensor::zeros(planned.ctx, {1})),
+        sums(planned.table, comm::kFlagElements, wire_overflows_, planned.ctx) {}
   std::vector<comm::BucketedReduce*> begin() {
     std::vector<comm::BucketedReduce*> active;
     sums.begin(active);
@@ -27,7 +27,7 @@ class SumsOf {
 
  private:
   Context& ctx_;
-  Tensor past_wire_;
+  Tensor wire_overflows_;
 
  public:
   StatisticSums sums;
