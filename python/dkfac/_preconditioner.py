@@ -11,6 +11,7 @@ from ._comm import Comm
 from ._library import InvalidArgument, check, destroy_with, enum, guarded, initialized, integer, library, real, text_of
 
 _ENUMS = {"damping_split": c.DAMPING_SPLITS, "norm_fisher": c.NORM_FISHERS, "sharing": c.WEIGHT_SHARINGS,
+          "step_length": c.STEP_LENGTHS,
           "staleness": c.STALENESS, "inverse_method": c.INVERSE_METHODS, "loss_reduction": c.LOSS_REDUCTIONS}
 _TYPES = c.fields(c.CurvatureOptions)
 _Value = TypeVar("_Value")

@@ -18,6 +18,7 @@ LOSS_REDUCTIONS = {"local_mean": 0, "global_mean": 1, "sum": 2}
 NORM_FISHERS = {"diagonal": 0, "unit_wise": 1, "full": 2}
 INVERSE_METHODS = {"cholesky": 0, "eigen": 1, "ekfac": 2}
 DAMPING_SPLITS = {"pi": 0, "equal_traces": 1, "constant": 2}
+STEP_LENGTHS = {"auto": 0, "none": 1, "gradient": 2, "projection": 3}
 WEIGHT_SHARINGS = {"expand": 0, "reduce": 1}
 STALENESS = {"fixed": 0, "adaptive": 1}
 FACTORS = ["a_average", "a_inverse", "a_vectors", "a_values", "g_average", "g_inverse", "g_vectors", "g_values",
@@ -73,7 +74,8 @@ class CurvatureOptions(ctypes.Structure):
         ("similarity", c_double),
         ("max_interval", c_int32), ("inverse_method", c_int32), ("max_failed_refreshes", c_int32),
         ("failure_folder", c_char_p), ("grad_worker_fraction", c_double), ("calibrate", c_int32),
-        ("kl_clip", c_double), ("precondition_tf32", c_int32), ("dtype", c_int32), ("loss_reduction", c_int32),
+        ("kl_clip", c_double), ("step_length", c_int32), ("precondition_tf32", c_int32), ("dtype", c_int32),
+        ("loss_reduction", c_int32),
         ("overlap", c_int32), ("bucket_bytes", c_int64), ("gradient_wire", c_int32), ("statistics_wire", c_int32),
         ("weight_wire", c_int32)]
 

@@ -28,6 +28,10 @@ void check_adaptive(const CurvatureOptions& o) {
 
 }  // namespace
 
+StepLength CurvatureOptions::length_rule() const {
+  return step_length == StepLength::automatic ? StepLength::none : step_length;
+}
+
 void CurvatureOptions::validate() const {
   for_each_field(*this, FieldChecks("curvature options"));
   DKFAC_CHECK(statistics.operand != DType::f64 || dtype == DType::f64,
@@ -43,6 +47,9 @@ void CurvatureOptions::validate() const {
   DKFAC_CHECK(method == InverseMethod::cholesky || leaves_room(dtype, damping),
               "[curvature options] damping is ", damping, ", whose reciprocal is too large for ",
               dtype, "; raise it, or set dtype to f64");
+  DKFAC_CHECK(kl_clip == 0 || length_rule() == StepLength::none,
+              "[curvature options] kl_clip and step_length are both set, and each decides how long "
+              "a step is; leave one of them out");
   if (refresh.staleness == Staleness::adaptive) check_adaptive(*this);
   DKFAC_CHECK(
       method != InverseMethod::ekfac || !refresh.delay_inverses,

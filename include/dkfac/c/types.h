@@ -163,6 +163,12 @@ typedef enum dkfac_damping_split {
 } dkfac_damping_split;
 typedef enum dkfac_weight_sharing { DKFAC_EXPAND = 0, DKFAC_REDUCE = 1 } dkfac_weight_sharing;
 typedef enum dkfac_staleness { DKFAC_FIXED = 0, DKFAC_ADAPTIVE = 1 } dkfac_staleness;
+typedef enum dkfac_step_length {
+  DKFAC_LENGTH_AUTO = 0,
+  DKFAC_LENGTH_NONE = 1,
+  DKFAC_LENGTH_GRADIENT = 2,
+  DKFAC_LENGTH_PROJECTION = 3
+} dkfac_step_length;
 /* In the place of a dkfac_dtype: the type of the data or of the computation. */
 #define DKFAC_SAME_DTYPE (-1)
 
@@ -193,6 +199,7 @@ typedef struct dkfac_curvature_options {
   double grad_worker_fraction;      /* 0: 1/ranks (default). */
   int32_t calibrate;                /* Default 0. */
   double kl_clip;                   /* 0: off (default). */
+  int32_t step_length;              /* dkfac_step_length; default auto. */
   int32_t precondition_tf32;        /* CUDA; default 0. */
   int32_t dtype;                    /* Of factors and inverses: DKFAC_F32 (default) or DKFAC_F64. */
   int32_t loss_reduction;           /* dkfac_loss_reduction; default local mean. */

@@ -51,6 +51,15 @@ enum class Staleness : std::uint8_t {
   adaptive  ///< Each statistic at its own interval, set from its drift: SP-NGD algorithms 1-2.
 };
 
+/// What gives the preconditioned gradient U of a layer (weight and bias together) its length,
+/// beside its gradient V (docs/math.md, "Step length").
+enum class StepLength : std::uint8_t {
+  automatic,   ///< `none`.
+  none,        ///< U itself: a step of the natural gradient, which needs a rate of its own.
+  gradient,    ///< |V|/|U| U: rates, momentum and clipping of the optimizer behind it stay right.
+  projection,  ///< <U,V>/|U|^2 U, which is never longer: descends wherever the gradient would.
+};
+
 /// Tikhonov damping F + lambda I of one layer, and its split between the two factors.
 struct DKFAC_API Damping {
   double lambda;  ///< > 0
@@ -155,6 +164,8 @@ struct DKFAC_API CurvatureOptions {
   /// summed over parameters p, weight and bias apart, with the rate lr_p of each: StepArgs::lr
   /// times its multiplier (LayerParams::weight_lr, bias_lr; Preconditioner::set_rates()). 0: off.
   double kl_clip = 0;
+  /// Not with a KL clip, which bounds the length of the whole step.
+  StepLength step_length = StepLength::automatic;
   /// CUDA only, for factors in f32: products that precondition a gradient round their operands to
   /// TF32, with 10 bits after the leading one. Sums stay f32; inverses, their checks and the
   /// low-rank form stay exact. ContextOptions::tf32 includes this.
@@ -164,6 +175,7 @@ struct DKFAC_API CurvatureOptions {
 
   void validate() const;  ///< Throws InvalidArgument that names the field and its value.
   [[nodiscard]] Damping factor_damping() const { return {damping, damping_split}; }
+  [[nodiscard]] StepLength length_rule() const;  ///< Of step_length, never automatic.
 };
 
 /// Settings that a schedule may change between two steps; equal on all ranks. A field that is left

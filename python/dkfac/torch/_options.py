@@ -90,6 +90,10 @@ class Options(CommonOptions, total=False):
     kl_clip: float
     """kappa of the KL clip, which multiplies all preconditioned gradients by min(1, sqrt(kappa / sum lr^2 <U, V>));
     0 is none. Default 0.0."""
+    step_length: Literal["auto", "none", "gradient", "projection"]
+    """Length of a layer's preconditioned gradient U beside its gradient V: "none", its own; "gradient", |V|, so that
+    rates of the optimizer alone stay right; "projection", that of V's projection on U. The last two not with kl_clip.
+    Default "auto": none."""
     grad_worker_fraction: float
     """Fraction of the ranks that hold the inverses of a layer; 0 is one rank. Default 0.0."""
     bucket_bytes: int

@@ -22,6 +22,8 @@ constexpr std::int64_t kBatchElements = std::int64_t{1} << 23;
 Directions::Directions(Context& ctx, const Curvature& curvature)
     : ctx_(ctx), kl_clip_(curvature.options().kl_clip) {
   form_batches(curvature);
+  if (const StepLength rule = curvature.options().length_rule(); rule != StepLength::none)
+    lengths_.emplace(ctx, rule, curvature.layers());
   if (!(kl_clip_ > 0)) return;
   clip_.emplace(ctx, 2 * std::int64_t{curvature.layers()});
   factor_ = comm::HostDevicePair(ctx, {1}, DType::f64);
@@ -170,7 +172,9 @@ void Directions::precondition(Curvature& curvature, Batch& batch) {
     }
     batch.gradients.push_back(copy);
   });
+  if (lengths_) lengths_->keep(scratch, batch.layers);
   curvature.precondition(batch.layers, batch.products);
+  if (lengths_) lengths_->rescale(batch.layers);
   auto before = batch.gradients.begin();
   for_clipped(curvature, batch, [&](TensorView x, double) { clip_->add(*before++, x); });
 }

@@ -12,10 +12,12 @@
 #include "core/shared/captured.h"
 #include "kfac/curvature/curvature.h"
 #include "kfac/precondition/kl_clip.h"
+#include "kfac/precondition/step_length.h"
 
 namespace dkfac::kfac {
 
-/// Preconditions gradients and computes the factor of the KL clip.
+/// Preconditions gradients, sets the length of each layer's direction, and computes the factor of
+/// the KL clip.
 ///
 /// On a device, the kernels and products of a step that follows one with the same gradients,
 /// damping and inverses are recorded as a CUDA graph, and later steps replay it until any of these
@@ -76,6 +78,7 @@ class Directions {
   std::vector<Batch> batches_;
   std::vector<int> batch_of_;  ///< Of each layer.
   std::optional<KlClip> clip_;
+  std::optional<LayerLengths> lengths_;
   std::vector<double> rates_;
   comm::HostDevicePair factor_;  ///< f64[1]
   std::int64_t last_update_ = 0;

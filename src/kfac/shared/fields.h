@@ -21,6 +21,10 @@ inline constexpr NamedValue<NormFisher> kNormFishers[] = {{"diagonal", NormFishe
                                                           {"full", NormFisher::full}};
 inline constexpr NamedValue<WeightSharing> kWeightSharings[] = {{"expand", WeightSharing::expand},
                                                                 {"reduce", WeightSharing::reduce}};
+inline constexpr NamedValue<StepLength> kStepLengths[] = {{"auto", StepLength::automatic},
+                                                          {"none", StepLength::none},
+                                                          {"gradient", StepLength::gradient},
+                                                          {"projection", StepLength::projection}};
 inline constexpr NamedValue<std::optional<DType>> kOperands[] = {{"data", std::nullopt},
                                                                  {"f64", DType::f64},
                                                                  {"f32", DType::f32},
@@ -116,7 +120,7 @@ void for_each_field(Options& options, Visit&& visit) {
 template <OptionsOf<CurvatureOptions> Options, class Visit>
 void for_each_field(Options& options, Visit&& visit) {
   auto& [damping, damping_split, norm_damping, statistics, refresh, inverse, distribution,
-         communication, kl_clip, precondition_tf32, dtype, loss_reduction] = options;
+         communication, kl_clip, step_length, precondition_tf32, dtype, loss_reduction] = options;
   for_each_field(statistics, visit);
   for_each_field(refresh, visit);
   for_each_field(inverse, visit);
@@ -131,6 +135,11 @@ void for_each_field(Options& options, Visit&& visit) {
        "cholesky"},
       NamedValues<DampingSplit>(kDampingSplits));
   visit(kl_clip, {"kl_clip", "bound of an update's KL divergence, kappa; 0: none", at_least(0)});
+  visit(step_length,
+        {"step_length",
+         "length of a layer's direction: its own, that of the gradient, or the "
+         "projection of the gradient on it"},
+        NamedValues<StepLength>(kStepLengths));
   visit(precondition_tf32,
         {"precondition_tf32",
          "on a GPU, products with f32 inverses round their operands to TF32; inverses stay exact"});

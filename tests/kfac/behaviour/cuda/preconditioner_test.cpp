@@ -53,6 +53,8 @@ std::vector<Named> all_options() {
   add("Reduced", [](auto& o) { o.statistics.sharing = kfac::WeightSharing::reduce; });
   add("Half", [](auto& o) { o.statistics.fraction = 0.5; });
   add("KlClip", [](auto& o) { o.kl_clip = 1e-4; });
+  add("LengthOfTheGradient", [](auto& o) { o.step_length = kfac::StepLength::gradient; });
+  add("LengthOfTheProjection", [](auto& o) { o.step_length = kfac::StepLength::projection; });
   add("RecordsStay", [](auto& o) { o.statistics.records_valid_until_step = true; });
   add("RecordsStayOnNarrowWires", [](auto& o) {
     o.statistics.records_valid_until_step = true;

@@ -171,6 +171,7 @@ std::vector<RecordedForm> recorded_forms() {
   add("EachStep", [](auto& o) { o.refresh.statistics_interval = o.refresh.inverse_interval = 1; });
   add("InF32", [](auto& o) { o.dtype = DType::f32; });
   add("KlClip", [](auto& o) { o.kl_clip = 1e-4; });
+  add("LengthOfTheGradient", [](auto& o) { o.step_length = kfac::StepLength::gradient; });
   add("Eigen", [](auto& o) { o.inverse.method = kfac::InverseMethod::eigen; });
   // Scales from step 5 on.
   add("Ekfac", [](auto& o) {

@@ -1,0 +1,56 @@
+#include "kfac/precondition/step_length.h"
+
+#include <array>
+
+#include "dkfac/core/ops.h"
+
+#include "kfac/precondition/backend_length.h"
+
+namespace dkfac::kfac {
+
+namespace {
+
+std::array<TensorView, 2> parts_of_direction(const LayerDirection& layer) {
+  const auto flat = [](TensorView x) { return x.empty() ? x : x.flat(); };
+  return {flat(layer.weight), flat(layer.bias)};
+}
+
+}  // namespace
+
+LayerLengths::LayerLengths(Context& ctx, StepLength rule, int layers)
+    : ctx_(ctx), rule_(rule), products_(Tensor::zeros(ctx, {layers, 2, 3}, DType::f64)) {}
+
+void LayerLengths::keep(Scratch& scratch, std::span<const LayerDirection> layers) {
+  kept_.clear();
+  for (const LayerDirection& layer : layers)
+    for (const TensorView& gradient : parts_of_direction(layer)) {
+      TensorView copy;
+      if (gradient.numel() > 0) {
+        copy = scratch.take({gradient.numel()}, gradient.dtype());
+        ops::copy(ctx_, gradient, copy);
+      }
+      kept_.push_back(copy);
+    }
+}
+
+void LayerLengths::rescale(std::span<const LayerDirection> layers) {
+  auto kept = kept_.begin();
+  for (const LayerDirection& layer : layers) {
+    const TensorView products = products_.view().slice(0, layer.layer, 1).reshape({2, 3});
+    const std::array directions = parts_of_direction(layer);
+    for (std::size_t i = 0; i < directions.size(); ++i) {
+      const ConstTensorView v = kept[static_cast<std::ptrdiff_t>(i)], u = directions[i];
+      if (u.numel() == 0) continue;
+      const TensorView row = products.slice(0, static_cast<std::int64_t>(i), 1).flat();
+      ops::dot(ctx_, v, v, row.slice(0, 0, 1));
+      ops::dot(ctx_, u, u, row.slice(0, 1, 1));
+      ops::dot(ctx_, u, v, row.slice(0, 2, 1));
+    }
+    for (const TensorView& u : directions) {
+      const ConstTensorView v = *kept++;
+      if (u.numel() > 0) kernels::set_length(ctx_, rule_, products, v, u);
+    }
+  }
+}
+
+}  // namespace dkfac::kfac

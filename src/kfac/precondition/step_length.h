@@ -1,0 +1,31 @@
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "dkfac/core/context.h"
+#include "dkfac/core/tensor.h"
+#include "dkfac/kfac/options.h"
+
+#include "kfac/curvature/curvature.h"
+
+namespace dkfac::kfac {
+
+/// Gives the direction of each layer a length by that of its gradient. Nothing is sent: every rank
+/// that preconditions a layer computes the same. What it enqueues does not depend on values.
+class LayerLengths {
+ public:
+  LayerLengths(Context& ctx, StepLength rule, int layers);
+  /// Copies the gradients of layers to memory of `scratch`, before they are preconditioned.
+  void keep(Scratch& scratch, std::span<const LayerDirection> layers);
+  /// Rescales the directions of the layers that were kept last.
+  void rescale(std::span<const LayerDirection> layers);
+
+ private:
+  Context& ctx_;
+  StepLength rule_;
+  Tensor products_;                    ///< f64[layers,2,3]: vv, uu, uv of weight and bias.
+  std::vector<ConstTensorView> kept_;  ///< Weight and bias of each layer.
+};
+
+}  // namespace dkfac::kfac
