@@ -38,6 +38,12 @@ WORDS = [  # (expression, replacement, expression of the paths it holds for)
     (r"\bwait_share\b|\bshare_of_(?:sgemm|copy)\b", "fraction", ""),
     (r"\bBatchNormFisher\b|\bprecondition_batch_norm\b", "NormFisher, precondition_norm", ""),
     (r"\bMeetingPoint\b|\bas_it_is\b|\bread_kept\b", "Rendezvous, eager, read_cache_file", ""),
+    (r"\bdamping\.normalization\b|\bbn_damping\b", "norm_damping", ""),
+    (r"\bstaleness_alpha\b", "similarity", ""),
+    (r"\bstatistics\.batch_norm\b|\boptimizer\.batch_norm\b|StatisticKind::batch_norm\b", "norm_fisher, norm", ""),
+    (r"\b(?:interval|drift)_bn\b", "interval_norm, drift_norm", ""),
+    (r"\b[Vv]ot(?:e|es|ed|ing)\b", "agreement on a step", r"^(src|include)/"),
+    (r"\bforgive_failures\b|\bnote_failed\b|\btake_diagonal\b|\bas_it_lies\b|\bpast_wire\b", "what it does", ""),
     (r"\bresp\.", "a sentence", ""),
     (r"(?<!:: )\b[Nn]obody\b|\b[Ss]omebody\b|\b[Ee]verybody\b|\b[Ww]hoever\b", "the caller, the host, a rank", ""),
     (r"\b(?:she|her|hers|herself)\b", "the caller", ""),
@@ -62,7 +68,8 @@ def check(files):
 
 def self_test():
     bad = {"src/kfac/a.h": "struct Vote {};", "docs/a.md": "what she has recorded", "src/comm/b.cpp": "TcpLanes lanes;",
-           "src/kfac/inverse/c.h": "/// the first rung", "configs/a.toml": "spread_inverses = true"}
+           "src/kfac/inverse/c.h": "/// the first rung", "configs/a.toml": "spread_inverses = true",
+           "src/app/d.cpp": '"curvature/interval_bn"', "src/optim/e.cpp": "bool vote = true;"}
     good = {"python/dkfac/sweep/a.py": "for rung in rungs", "src/core/simd.h": "constexpr int Lanes = 8;",
             "records/tuning/README.md": "the vote", "docs/a.md": "flags of a step", "src/a.h": "voter_share"}
     for path, text in bad.items():

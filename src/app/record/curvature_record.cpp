@@ -15,7 +15,7 @@ using kfac::StatisticKind;
 using nlohmann::ordered_json;
 
 constexpr std::size_t kMostIntervals = 256;
-constexpr std::array<const char*, 3> kKinds{"a", "g", "batch_norm"};
+constexpr std::array<const char*, 3> kKinds{"a", "g", "norm"};
 constexpr std::array<const char*, kfac::kInverseStages> kStages{"damped", "more_damped", "f64",
                                                                 "clipped", "kept"};
 
@@ -28,7 +28,7 @@ void add_intervals(std::vector<CurvatureResult::Intervals>& all, const kfac::Ste
   CurvatureResult::Intervals now{.step = report.step};
   now.a = means_of(report.statistics, StatisticKind::a).interval;
   now.g = means_of(report.statistics, StatisticKind::g).interval;
-  now.batch_norm = means_of(report.statistics, StatisticKind::norm).interval;
+  now.norm = means_of(report.statistics, StatisticKind::norm).interval;
   all.push_back(now);
   if (all.size() < kMostIntervals) return;
   std::size_t kept = 0;
@@ -60,10 +60,10 @@ ordered_json object(const kfac::StatisticReport& report, std::span<const std::st
 
 }  // namespace
 
-StatisticSizes statistic_sizes(const LayerSpec& spec, kfac::NormFisher batch_norm) {
+StatisticSizes statistic_sizes(const LayerSpec& spec, kfac::NormFisher norm_fisher) {
   const auto* norm = std::get_if<NormSpec>(&spec);
   return {static_cast<double>(kfac::a_size(spec)), static_cast<double>(kfac::g_size(spec)),
-          norm == nullptr ? 0 : static_cast<double>(kfac::norm_size(*norm, batch_norm))};
+          norm == nullptr ? 0 : static_cast<double>(kfac::norm_size(*norm, norm_fisher))};
 }
 
 void add_step(CurvatureResult& result, const kfac::StepReport& report,

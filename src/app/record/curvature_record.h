@@ -17,7 +17,7 @@ namespace dkfac::app {
 /// Returns the number of elements of each statistic of one layer, by kfac::StatisticKind; 0 if the
 /// layer has no such statistic.
 using StatisticSizes = std::array<double, 3>;
-[[nodiscard]] StatisticSizes statistic_sizes(const LayerSpec& spec, kfac::NormFisher batch_norm);
+[[nodiscard]] StatisticSizes statistic_sizes(const LayerSpec& spec, kfac::NormFisher norm_fisher);
 
 /// Whether to record the intervals.
 enum class KeepIntervals : std::uint8_t { no, yes };

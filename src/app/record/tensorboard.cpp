@@ -146,7 +146,7 @@ void add_curvature(std::vector<Scalar>& scalars, const StepRecord& record) {
   constexpr std::array<Tags, 3> kTags{
       {{StatisticKind::a, "curvature/interval_a", "curvature/drift_a"},
        {StatisticKind::g, "curvature/interval_g", "curvature/drift_g"},
-       {StatisticKind::norm, "curvature/interval_bn", "curvature/drift_bn"}}};
+       {StatisticKind::norm, "curvature/interval_norm", "curvature/drift_norm"}}};
   for (const Tags& tags : kTags) {
     const KindMeans means = means_of(record.report.statistics, tags.kind);
     if (means.count == 0) continue;

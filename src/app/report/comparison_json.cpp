@@ -122,7 +122,7 @@ ordered_json object(const std::optional<StalenessSummary>& staleness) {
   if (!staleness) return nullptr;
   ordered_json intervals = ordered_json::array();
   for (const auto& at : staleness->first->curvature.intervals)
-    intervals.push_back({at.step, number(at.a), number(at.g), number(at.batch_norm)});
+    intervals.push_back({at.step, number(at.a), number(at.g), number(at.norm)});
   return {{"a_kept", object(std::optional(staleness->a_kept))},
           {"g_kept", object(std::optional(staleness->g_kept))},
           {"bytes_saved", object(std::optional(staleness->bytes_saved))},

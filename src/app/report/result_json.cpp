@@ -49,7 +49,7 @@ ordered_json object(const CurvatureResult& c) {
   if (c.empty()) return nullptr;
   ordered_json intervals = ordered_json::array();
   for (const auto& i : c.intervals)
-    intervals.push_back({i.step, number(i.a), number(i.g), number(i.batch_norm)});
+    intervals.push_back({i.step, number(i.a), number(i.g), number(i.norm)});
   return {{"a_kept", number(c.a_kept())},
           {"g_kept", number(c.g_kept())},
           {"a_renewed", number(c.a_renewed)},

@@ -83,7 +83,7 @@ struct CurvatureResult {
   /// Mean over layers of the steps between two refreshes, by kind; 0 for an absent kind.
   struct Intervals {
     std::int64_t step = 0;
-    double a = 0, g = 0, batch_norm = 0;
+    double a = 0, g = 0, norm = 0;
     bool operator==(const Intervals&) const = default;
   };
   /// Adaptive rule only: one entry per k steps, k a power of two that bounds their number.

@@ -134,7 +134,7 @@ TEST(CurvatureJson, NamesEachStatistic) {
   EXPECT_TRUE(parsed.at("kinds").at("g").at("drift").is_null());
   ASSERT_EQ(parsed.at("statistics").size(), 3U);
   EXPECT_EQ(parsed.at("statistics")[2].at("layer"), "norm");
-  EXPECT_EQ(parsed.at("statistics")[2].at("kind"), "batch_norm");
+  EXPECT_EQ(parsed.at("statistics")[2].at("kind"), "norm");
   EXPECT_EQ(parsed.at("statistics")[1].at("renewed"), false);
 }
 
