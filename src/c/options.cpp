@@ -83,6 +83,7 @@ dkfac_optimizer_options default_optimizer(std::int32_t kind) {
   o.momentum_correction = sgd.momentum_correction;
   o.weight_decay = sgd.weight_decay;
   const optim::KfacOptions kfac;
+  o.update = static_cast<std::int32_t>(kfac.update);
   o.momentum_rule = static_cast<std::int32_t>(kfac.momentum_rule);
   o.initial_lr = kfac.initial_lr;
   o.rescale = static_cast<std::int32_t>(kfac.rescale);
@@ -114,6 +115,9 @@ dkfac_optimizer_options default_optimizer(std::int32_t kind) {
   } else if (kind == DKFAC_KFAC) {
     o.momentum = kfac.momentum;
     o.weight_decay = kfac.weight_decay;
+    o.beta1 = kfac.beta1;
+    o.beta2 = kfac.beta2;
+    o.epsilon = kfac.epsilon;
   }
   return o;
 }
@@ -269,6 +273,10 @@ std::unique_ptr<optim::Optimizer> make_optimizer(std::shared_ptr<comm::Communica
               "curvature options; set them in dkfac_curvature_options");
   optim::KfacOptions options;
   options.curvature = curvature_options(curvature, operation);
+  options.update = enum_of<optim::DirectionUpdate>(o.update, 2, operation, "update");
+  options.beta1 = o.beta1;
+  options.beta2 = o.beta2;
+  options.epsilon = o.epsilon;
   options.momentum = o.momentum;
   options.momentum_rule =
       enum_of<optim::MomentumRule>(o.momentum_rule, 3, operation, "momentum_rule");

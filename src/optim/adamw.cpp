@@ -1,6 +1,4 @@
-#include <array>
-#include <cmath>
-
+#include "optim/adamw_moments.h"
 #include "optim/first_order.h"
 
 namespace dkfac::optim {
@@ -8,33 +6,20 @@ namespace {
 
 struct Adamw {
   static constexpr std::string_view kName = "adamw";
-  static constexpr std::array<std::string_view, 2> kSlots{"first_moment", "second_moment"};
+  static constexpr auto kSlots = AdamwMoments::kSlots;
   AdamwOptions options;
-  /// Products of the betas over all updates: beta^t where they are constant.
-  double beta1_power = 1, beta2_power = 1;
+  AdamwMoments moments = {};
 
   [[nodiscard]] std::string description() const {
     const auto& o = options;
     return detail::concat("betas ", o.beta1, " and ", o.beta2, ", epsilon ", o.epsilon,
                           ", decoupled weight decay ", o.weight_decay);
   }
-  void visit_state(StateVisitor& visitor) {
-    visitor.real("beta1_power", StateKind::replicated, beta1_power);
-    visitor.real("beta2_power", StateKind::replicated, beta2_power);
-  }
+  void visit_state(StateVisitor& visitor) { moments.visit_state(visitor); }
 
   double update(Context& ctx, UpdateTable& table, const StepArgs& args) {
     const double beta1 = args.momentum.value_or(options.beta1);
-    beta1_power *= beta1;
-    beta2_power *= options.beta2;
-    optim::update(ctx, table,
-                  AdamwPass{.lr = args.lr,
-                            .beta1 = beta1,
-                            .beta2 = options.beta2,
-                            .epsilon = options.epsilon,
-                            .weight_decay = options.weight_decay,
-                            .correction1 = 1 - beta1_power,
-                            .correction2 = 1 - beta2_power});
+    optim::update(ctx, table, moments.next(options, args.lr, beta1));
     return beta1;
   }
 };

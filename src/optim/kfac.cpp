@@ -1,5 +1,7 @@
+#include <array>
 #include <cmath>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include "dkfac/core/ops.h"
@@ -8,6 +10,7 @@
 #include "core/shared/activity_timer.h"
 #include "core/shared/host_visitor.h"
 #include "kfac/step.h"
+#include "optim/adamw_moments.h"
 #include "optim/frame.h"
 #include "optim/gradients.h"
 #include "optim/shared/fields.h"
@@ -99,11 +102,17 @@ class Kfac final : public Optimizer {
   void visit_state(StateVisitor& caller) override;
 
  private:
+  [[nodiscard]] bool by_adamw() const { return options_.update == DirectionUpdate::adamw; }
+  /// Names of the state tensors of a parameter.
+  [[nodiscard]] std::span<const std::string_view> slots() const;
+  /// Momentum of a step, or beta1.
   [[nodiscard]] double momentum_of(const StepArgs& args) const;
   void check_momentum(const StepArgs& args) const;
+  /// Counts an update; momentum: that of the step.
+  [[nodiscard]] DirectionPass next_pass(double lr, double momentum);
   /// Appends weight and bias of a layer that this rank preconditions.
   void add_layer_parts(int layer, std::vector<UpdatedPart>& parts);
-  /// Applies momentum, weight decay and rescaling to the layers that this rank preconditions.
+  /// Updates the layers that this rank preconditions.
   void update_parameters(const StepArgs& args, ConstTensorView clip, kfac::StepReport& report);
   void gather_parameters(kfac::StepReport& report);
   /// Whether weights are sent in another type than their own.
@@ -116,12 +125,14 @@ class Kfac final : public Optimizer {
   std::optional<Gradients> gradients_;
   std::optional<comm::AllGather> weights_;
   // For the layers that this rank preconditions.
-  std::vector<Tensor> velocity_, masters_;
+  std::vector<Tensor> states_;  ///< [slots(), elements]
+  std::vector<Tensor> masters_;
   std::vector<kfac::LayerDirection> with_curvature_;
   UpdateTable table_;
   comm::HostDevicePair
       saturated_;  ///< f64[1]: weights out of the range of their wire in the last update.
   double last_lr_ = 0;
+  AdamwMoments moments_;
   kfac::Step step_;  ///< Declared last: its pipeline is destroyed before the buffers.
 };
 
@@ -162,7 +173,7 @@ void Kfac::prepare() {
   weights_.emplace(frame_.ctx, frame_.grid, "weights", std::move(slots),
                    options_.curvature.communication.weight_wire.value_or(frame_.dtype()));
   saturated_ = comm::HostDevicePair(frame_.ctx, {1}, DType::f64);
-  velocity_.resize(frame_.layers.size());
+  states_.resize(frame_.layers.size());
   masters_.resize(frame_.layers.size());
   std::vector<UpdatedPart> parts;
   for (int i = 0; i < count; ++i)
@@ -185,13 +196,13 @@ void Kfac::add_layer_parts(int index, std::vector<UpdatedPart>& parts) {
          .whole = gradient,
          .weight_lr = layer.params.weight_lr,
          .bias_lr = layer.params.bias_lr});
-  velocity_[i] = Tensor::zeros(frame_.ctx, {1, layer.numel()}, frame_.dtype());
+  states_[i] = Tensor::zeros(frame_.ctx, {std::ssize(slots()), layer.numel()}, frame_.dtype());
   if (has_masters()) {
     masters_[i] = Tensor::zeros(frame_.ctx, {layer.numel()}, frame_.dtype());
     pack_parameters(frame_.ctx, layer, masters_[i]);
   }
   const std::size_t first = parts.size();
-  add_parts(layer, gradient, velocity_[i], parts);
+  add_parts(layer, gradient, states_[i], parts);
   std::int64_t offset = 0;
   for (std::size_t p = first; p < parts.size(); ++p) {
     UpdatedPart& part = parts[p];
@@ -203,7 +214,14 @@ void Kfac::add_layer_parts(int index, std::vector<UpdatedPart>& parts) {
   if (layer.weight > 0 && layer.params.weight_lr > 0) parts[first].d_out = output_rows(layer.spec);
 }
 
+std::span<const std::string_view> Kfac::slots() const {
+  static constexpr std::array<std::string_view, 1> kVelocity{"velocity"};
+  if (by_adamw()) return AdamwMoments::kSlots;
+  return kVelocity;
+}
+
 double Kfac::momentum_of(const StepArgs& args) const {
+  if (by_adamw()) return args.momentum.value_or(options_.beta1);
   const double full = args.momentum.value_or(options_.momentum);
   switch (options_.momentum_rule) {
     case MomentumRule::constant:
@@ -224,14 +242,19 @@ void Kfac::check_momentum(const StepArgs& args) const {
               "; it must be below 1, so set initial_lr to the highest rate of the run");
 }
 
+DirectionPass Kfac::next_pass(double lr, double momentum) {
+  if (by_adamw()) return moments_.next(options_, lr, momentum);
+  return KfacPass{.lr = lr,
+                  .momentum = momentum,
+                  .weight_decay = options_.weight_decay,
+                  .rule = options_.momentum_rule};
+}
+
 void Kfac::update_parameters(const StepArgs& args, ConstTensorView clip, kfac::StepReport& report) {
   const ActivityTimer timer(report.seconds.update);
   report.momentum = momentum_of(args);
   kfac_update(frame_.ctx, table_,
-              {.pass = {.lr = args.lr,
-                        .momentum = report.momentum,
-                        .weight_decay = options_.weight_decay,
-                        .rule = options_.momentum_rule},
+              {.pass = next_pass(args.lr, report.momentum),
                .rescale = options_.rescale,
                .clip = clip,
                .wire = options_.curvature.communication.weight_wire,
@@ -257,13 +280,17 @@ void Kfac::visit_state(StateVisitor& caller) {
   HostVisitor visitor(frame_.ctx, caller);
   visitor.integer("steps", StateKind::replicated, step_.count());
   gradients_->visit_state(visitor);
-  visitor.real("last_lr", StateKind::replicated, last_lr_);
+  if (by_adamw())
+    moments_.visit_state(visitor);
+  else
+    visitor.real("last_lr", StateKind::replicated, last_lr_);
   for (std::size_t i = 0; i < frame_.layers.size(); ++i) {
     const StateKind kind =
         step_.curvature().owns(static_cast<int>(i)) ? StateKind::owned : StateKind::owner_copy;
     const std::string& layer = frame_.layers[i].name;
-    if (velocity_[i].is_set())
-      visitor.tensor(layer + ".velocity", kind, velocity_[i].view().flat());
+    for (std::size_t s = 0; states_[i].is_set() && s < slots().size(); ++s)
+      visitor.tensor(detail::concat(layer, '.', slots()[s]), kind,
+                     states_[i].view().slice(0, static_cast<std::int64_t>(s), 1).flat());
     if (masters_[i].is_set()) visitor.tensor(layer + ".master", kind, masters_[i]);
   }
   step_.curvature().visit_state(visitor);
@@ -273,10 +300,32 @@ void Kfac::visit_state(StateVisitor& caller) {
 std::string Kfac::describe() const {
   frame_.require_prepared("describe");
   const auto element = static_cast<std::int64_t>(size_of(frame_.dtype()));
+  const std::int64_t states = std::ssize(slots()) * element;
   std::vector<kfac::NamedBytes> buffers = gradients_->buffers();
   buffers.push_back({"gathered weights", static_cast<std::int64_t>(weights_->bytes())});
-  return step_.curvature().describe({.momentum = element, .masters = has_masters() ? element : 0},
+  return step_.curvature().describe({.momentum = states, .masters = has_masters() ? element : 0},
                                     std::move(buffers));
+}
+
+/// Throws for an option of the other DirectionUpdate that differs from its default.
+void check_unused(const KfacOptions& o) {
+  const KfacOptions unset;
+  const struct {
+    DirectionUpdate update;
+    const char* field;
+    bool is_set;
+  } fields[] = {
+      {DirectionUpdate::momentum, "momentum", o.momentum != unset.momentum},
+      {DirectionUpdate::momentum, "momentum_rule", o.momentum_rule != unset.momentum_rule},
+      {DirectionUpdate::momentum, "initial_lr", o.initial_lr != unset.initial_lr},
+      {DirectionUpdate::momentum, "rescale", o.rescale != unset.rescale},
+      {DirectionUpdate::momentum, "kl_clip", o.curvature.kl_clip != unset.curvature.kl_clip},
+      {DirectionUpdate::adamw, "beta1", o.beta1 != unset.beta1},
+      {DirectionUpdate::adamw, "beta2", o.beta2 != unset.beta2},
+      {DirectionUpdate::adamw, "epsilon", o.epsilon != unset.epsilon}};
+  for (const auto& [update, field, is_set] : fields)
+    DKFAC_CHECK(update == o.update || !is_set, "[kfac options] ", field, " is set, and update is ",
+                name_of(kDirectionUpdates, o.update), ", which has no use for it; leave it out");
 }
 
 }  // namespace
@@ -284,6 +333,7 @@ std::string Kfac::describe() const {
 void KfacOptions::validate() const {
   curvature.validate();
   for_each_field(*this, FieldChecks("kfac options"));
+  check_unused(*this);
   DKFAC_CHECK(momentum_rule != MomentumRule::paper || (initial_lr > 0 && std::isfinite(initial_lr)),
               "[kfac options] initial_lr is ", initial_lr,
               "; the paper's momentum rule divides by it, so it must be > 0");

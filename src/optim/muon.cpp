@@ -1,10 +1,10 @@
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <utility>
 
 #include "dkfac/core/ops.h"
 
+#include "optim/adamw_moments.h"
 #include "optim/first_order.h"
 
 namespace dkfac::optim {
@@ -43,14 +43,13 @@ void iterate(Context& ctx, const NewtonSchulz& o, ConstTensorView x, TensorView 
 struct Muon {
   static constexpr std::string_view kName = "muon";
   /// Of the parameters that are no matrices.
-  static constexpr std::array<std::string_view, 2> kSlots{"first_moment", "second_moment"};
+  static constexpr auto kSlots = AdamwMoments::kSlots;
   struct Matrix : OwnedMatrix {
     Tensor velocity;
   };
   MuonOptions options;
   std::vector<Matrix> matrices = {};
-  /// Products of the betas over all updates.
-  double beta1_power = 1, beta2_power = 1;
+  AdamwMoments moments = {};
 
   [[nodiscard]] std::string description() const {
     const auto& o = options;
@@ -61,8 +60,7 @@ struct Muon {
         o.beta2, ", epsilon ", o.epsilon, "; matrices of this rank: ", matrices.size());
   }
   void visit_state(StateVisitor& visitor) {
-    visitor.real("beta1_power", StateKind::replicated, beta1_power);
-    visitor.real("beta2_power", StateKind::replicated, beta2_power);
+    moments.visit_state(visitor);
     for (Matrix& matrix : matrices)
       visitor.tensor(matrix.layer + ".velocity", StateKind::owned, matrix.velocity.view().flat());
   }
@@ -80,16 +78,7 @@ struct Muon {
   double update(Context& ctx, UpdateTable& table, const StepArgs& args) {
     const double momentum = args.momentum.value_or(options.momentum);
     for (Matrix& matrix : matrices) update(ctx, matrix, args.lr * matrix.lr, momentum);
-    beta1_power *= options.beta1;
-    beta2_power *= options.beta2;
-    optim::update(ctx, table,
-                  AdamwPass{.lr = args.lr * options.adam_rate,
-                            .beta1 = options.beta1,
-                            .beta2 = options.beta2,
-                            .epsilon = options.epsilon,
-                            .weight_decay = options.weight_decay,
-                            .correction1 = 1 - beta1_power,
-                            .correction2 = 1 - beta2_power});
+    optim::update(ctx, table, moments.next(options, args.lr * options.adam_rate, options.beta1));
     return momentum;
   }
 

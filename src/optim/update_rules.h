@@ -19,15 +19,7 @@ struct LarsPass {
   bool nesterov = false;
 };
 
-/// One step of K-FAC; out is the updated weight and may be `weight` itself. Momentum rules constant
-/// and corrected: v <- m v - lr (u + wd w), out = w + v. Rule paper: out = w - lr (u + wd w) + m v,
-/// and v <- w for paper_momentum().
-struct KfacPass {
-  double lr = 0, momentum = 0, weight_decay = 0;
-  MomentumRule rule = MomentumRule::corrected;
-};
-
-/// The update of one element in the type T of the parameters; v and w, or out, are written.
+/// The update of one element in the type T of the parameters; v and w are written.
 template <class T>
 struct LarsRule {
   T momentum, decay, rate, outer;
@@ -45,28 +37,6 @@ struct LarsRule {
     w += outer * (nesterov ? momentum * moved - step : moved);
   }
 };
-
-template <class T>
-struct KfacRule {
-  T momentum, decay, lr;
-  bool keep;  ///< The buffer holds the step, not the previous weight.
-  DKFAC_HD explicit KfacRule(const KfacPass& pass)
-      : momentum(static_cast<T>(pass.momentum)),
-        decay(static_cast<T>(pass.weight_decay)),
-        lr(static_cast<T>(pass.lr)),
-        keep(pass.rule != MomentumRule::paper) {}
-  DKFAC_HD void operator()(T u, T before, T& v, T& out) const {
-    const T step = momentum * v - lr * (u + decay * before);
-    v = keep ? step : before;
-    out = before + step;
-  }
-};
-
-/// SP-NGD's v(t) = w(t) - w(t-1), from the previous weight that the pass stored in the buffer.
-template <class T>
-DKFAC_HD T paper_momentum(T out, T buffer) {
-  return out - buffer;
-}
 
 /// lars_trust_ratio() without checks.
 [[nodiscard]] DKFAC_HD inline double trust_ratio(const LarsOptions& options, double weight_norm,

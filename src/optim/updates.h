@@ -8,6 +8,7 @@
 #include "dkfac/core/tensor.h"
 
 #include "optim/elementwise_passes.h"
+#include "optim/kfac_rule.h"
 #include "optim/update_rules.h"
 
 /// Update rules over all parameters of a step at once: one pass per parameter on the host; on a
@@ -61,7 +62,7 @@ DKFAC_ELEMENTWISE_PASSES(DKFAC_DECLARE)
 void lars_update(Context& ctx, UpdateTable& table, const LarsOptions& options, double lr);
 
 struct KfacUpdate {
-  KfacPass pass;  ///< That of a part whose multipliers are 1.
+  DirectionPass pass;  ///< That of a part whose multipliers are 1.
   Rescale rescale = Rescale::off;
   ConstTensorView clip = {};  ///< f64[1]: the factor of the KL clip; empty: 1.
   std::optional<DType> wire =

@@ -23,8 +23,18 @@ optim::LayerParams views(Params& p) {
           .bias_decay = 1};
 }
 
+constexpr int kKfacByAdamw = 100;  // Beside the kinds.
+bool is_kfac(int kind) { return kind == DKFAC_KFAC || kind == kKfacByAdamw; }
+
 std::unique_ptr<optim::Optimizer> library(int kind) {
   switch (kind) {
+    case kKfacByAdamw:
+      return optim::make_kfac(comm::make_self(), {.curvature = {.dtype = DType::f64},
+                                                  .update = optim::DirectionUpdate::adamw,
+                                                  .beta1 = 0.8,
+                                                  .beta2 = 0.99,
+                                                  .epsilon = 1e-4,
+                                                  .weight_decay = 0.1});
     case DKFAC_SGD:
       return optim::make_sgd(comm::make_self(), {.nesterov = true, .weight_decay = 0.1});
     case DKFAC_LARS:
@@ -44,7 +54,7 @@ std::unique_ptr<optim::Optimizer> library(int kind) {
 
 Optimizer through_c(std::int32_t kind) {
   dkfac_optimizer_options options{};
-  dkfac_optimizer_options_init(&options, sizeof options, kind);
+  dkfac_optimizer_options_init(&options, sizeof options, is_kfac(kind) ? DKFAC_KFAC : kind);
   options.weight_decay = 0.1;
   const dkfac_curvature_options curvature = f64_options();
   if (kind == DKFAC_SGD) options.nesterov = 1;
@@ -55,9 +65,15 @@ Optimizer through_c(std::int32_t kind) {
     options.adam_rate = 0.5;
   }
   if (kind == DKFAC_KFAC) options.momentum = 0.8;
+  if (kind == kKfacByAdamw) {
+    options.update = 1;
+    options.beta1 = 0.8;
+    options.beta2 = 0.99;
+    options.epsilon = 1e-4;
+  }
   dkfac_optimizer* object = nullptr;
-  expect_ok(dkfac_optimizer_create(self().get(), &options,
-                                   kind == DKFAC_KFAC ? &curvature : nullptr, nullptr, &object));
+  expect_ok(dkfac_optimizer_create(self().get(), &options, is_kfac(kind) ? &curvature : nullptr,
+                                   nullptr, &object));
   return Optimizer(object);
 }
 
@@ -91,7 +107,7 @@ TEST_P(COptimizer, GivesTheBitsOfTheLibrary) {
     const std::vector<double> before = mine.weight.data;
     std::int32_t wants = -1;
     expect_ok(dkfac_optimizer_wants_input(object.get(), layer, &wants));
-    EXPECT_EQ(wants, GetParam() == DKFAC_KFAC ? 1 : 0);
+    EXPECT_EQ(wants, is_kfac(GetParam()) ? 1 : 0);
     const dkfac_tensor input = x.tensor(), grad = g.tensor();
     expect_ok(dkfac_optimizer_record_input(object.get(), layer, &input, nullptr));
     expect_ok(dkfac_optimizer_record_grad_output(object.get(), layer, &grad, nullptr));
@@ -117,7 +133,7 @@ TEST_P(COptimizer, GivesTheBitsOfTheLibrary) {
 
 INSTANTIATE_TEST_SUITE_P(Kinds, COptimizer,
                          ::testing::Values(DKFAC_SGD, DKFAC_LARS, DKFAC_ADAMW, DKFAC_MUON,
-                                           DKFAC_KFAC));
+                                           DKFAC_KFAC, kKfacByAdamw));
 
 struct NormParams {
   Values weight{{kOut}, 1}, bias{{kOut}, 2}, weight_grad{{kOut}, 3}, bias_grad{{kOut}, 4};

@@ -163,7 +163,7 @@ TYPED_TEST(Update, OfKfacClipsRescalesAndFinishesThePapersMomentum) {
     Parts<TypeParam> on, host;
     on.apart();
     host.apart();
-    on.run(KfacStep<TypeParam>{on.table(), pass, &clip});
+    on.run(ElementwiseUpdate<TypeParam, KfacPass>{on.table(), pass, &clip});
     std::vector<double> factors(on.entries.size());
     on.template sum<double>(
         RescaledSquares<TypeParam>{on.table()},
@@ -172,12 +172,10 @@ TYPED_TEST(Update, OfKfacClipsRescalesAndFinishesThePapersMomentum) {
     on.run(KfacFinish<TypeParam, float>{on.table(), factors.data(), paper});
     for (std::size_t p = 0; p < host.entries.size(); ++p) {
       const auto& e = host.entries[p];
-      KfacPass own = pass;
-      own.lr *= e.lr;
-      own.weight_decay *= e.decay;
       const TensorView to = host.view(e.out, e.numel), v = host.view(e.slots, e.numel);
-      cpu::kfac_pass(own, e.preconditioned ? clip : 1, host.view(e.gradient, e.numel),
-                     host.view(e.from, e.numel), v, to);
+      cpu::direction_pass(pass.scaled(e.lr, e.decay), e.preconditioned ? clip : 1,
+                          host.view(e.gradient, e.numel), host.view(e.from, e.numel),
+                          v.reshape({1, e.numel}), to);
       if (e.d_out > 0) {
         const double factor = rescale_factor(Rescale::always, e.d_out, cpu::l2_norm(to));
         EXPECT_NEAR(factors[p], factor, 1e-12 * factor);
@@ -199,7 +197,7 @@ TYPED_TEST(Update, OfKfacWithoutADirectionIsStoppedByAFactorOfZero) {
   for (auto& e : on.entries) e.preconditioned = true;
   for (TypeParam& g : on.g) g = std::numeric_limits<TypeParam>::infinity();
   const double clip = 0;
-  on.run(KfacStep<TypeParam>{on.table(), {.lr = 0.1, .momentum = 0.9}, &clip});
+  on.run(ElementwiseUpdate<TypeParam, KfacPass>{on.table(), {.lr = 0.1, .momentum = 0.9}, &clip});
   for (const auto& e : on.entries)
     for (std::int64_t i = 0; i < e.numel; ++i) ASSERT_TRUE(std::isfinite(e.out[i]));
 }

@@ -13,15 +13,21 @@ def net():
     return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3))
 
 
-def test_kfac_is_sgd_with_attach():
+UPDATES = {"momentum": (torch.optim.SGD, {"momentum": 0.8, "nesterov": True}),
+           "adamw": (torch.optim.AdamW, {"betas": (0.8, 0.95), "eps": 1e-4})}
+
+
+@pytest.mark.parametrize("update", UPDATES)
+def test_kfac_is_attach_with_the_optimizer_of_its_update(update):
     x, y, results = torch.randn(8, 4), torch.randn(8, 3), []
-    for whole in (True, False):
+    behind, options = UPDATES[update]
+    for whole in ("momentum", "adamw", None):
         torch.manual_seed(2)
         model = net()
         if whole:
-            optimizer = dkfac.KFAC(model, lr=0.1, momentum=0.9, weight_decay=0.01, damping=0.05)
+            optimizer = dkfac.KFAC(model, lr=0.1, update=whole, weight_decay=0.01, damping=0.05, **UPDATES[whole][1])
         else:
-            optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.01)
+            optimizer = behind(model.parameters(), lr=0.1, weight_decay=0.01, **options)
             dkfac.attach(model, optimizer, damping=0.05)
         scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
         for _ in range(4):
@@ -30,13 +36,27 @@ def test_kfac_is_sgd_with_attach():
             optimizer.step()
             scheduler.step()
         results.append([p.detach().clone() for p in model.parameters()])
-    assert all(torch.equal(a, b) for a, b in zip(*results))
+    for whole, weights in zip(UPDATES, results):  # The other update is the control.
+        assert all(torch.equal(a, b) for a, b in zip(weights, results[-1])) == (whole == update)
 
 
-def test_kfac_resumes_from_its_state():
+def test_kfac_refuses_options_of_the_other_update():
+    model = net()
+    wrong = [("adamw", {"momentum": 0.8}), ("adamw", {"nesterov": True}), ("adamw", {"kl_clip": 1e-3}),
+             ("momentum", {"betas": (0.8, 0.9)}), ("momentum", {"eps": 1e-3})]
+    for update, options in wrong:
+        name = next(iter(options))
+        with pytest.raises(dkfac.InvalidArgument, match=rf"\[KFAC\] {name} is set, and update is '{update}'"):
+            dkfac.KFAC(model, lr=0.1, update=update, **options)
+    with pytest.raises(dkfac.InvalidArgument, match=r"\[KFAC\] update is 'sgd'; it must be one of"):
+        dkfac.KFAC(model, lr=0.1, update="sgd")
+
+
+@pytest.mark.parametrize("update", UPDATES)
+def test_kfac_resumes_from_its_state(update):
     torch.manual_seed(2)
     x, y, model = torch.randn(8, 4), torch.randn(8, 3), net()
-    optimizer = dkfac.KFAC(model, lr=0.1, damping=0.05, inverse_interval=3)
+    optimizer = dkfac.KFAC(model, lr=0.1, update=update, damping=0.05, inverse_interval=3)
 
     def closure():
         optimizer.zero_grad()
@@ -49,7 +69,7 @@ def test_kfac_resumes_from_its_state():
     optimizer.step(closure)
     expected = [p.detach().clone() for p in model.parameters()]
     optimizer.preconditioner.detach()
-    optimizer = dkfac.KFAC(model, lr=0.1, damping=0.05, inverse_interval=3)
+    optimizer = dkfac.KFAC(model, lr=0.1, update=update, damping=0.05, inverse_interval=3)
     model.load_state_dict(weights)
     optimizer.load_state_dict(state)
     optimizer.step(closure)

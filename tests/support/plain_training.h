@@ -130,12 +130,27 @@ std::vector<double> train_ranks(int ranks, const MakeOptimizer& make,
   return parameters;
 }
 
-/// The same with a Preconditioner inside a hand-written SGD loop.
+/// Makes what updates the parameters of a net by the gradients in it, at a rate.
+template <class T>
+using MakeUpdate = std::function<std::function<void(double lr)>(PlainNet<T>&)>;
+
+template <class T>
+std::function<void(double lr)> plain_descent(PlainNet<T>& net) {
+  return [&net](double lr) {
+    for (PlainLayer<T>& l : net.layers) {
+      for (std::size_t i = 0; i < l.w.size(); ++i) l.w[i] -= static_cast<T>(lr) * l.dw[i];
+      for (std::size_t i = 0; i < l.b.size(); ++i) l.b[i] -= static_cast<T>(lr) * l.db[i];
+    }
+  };
+}
+
+/// The same with a Preconditioner inside a hand-written loop.
 template <class T>
 PlainNet<T> train_preconditioned(const std::shared_ptr<comm::Communicator>& comm,
                                  const kfac::CurvatureOptions& options,
                                  const TrainSettings& settings = {},
-                                 const std::function<void(const kfac::StepReport&)>& observe = {}) {
+                                 const std::function<void(const kfac::StepReport&)>& observe = {},
+                                 const MakeUpdate<T>& make_update = plain_descent<T>) {
   kfac::Preconditioner preconditioner(comm, options);
   PlainNet<T> net(3);
   std::vector<kfac::LayerGrad> grads;
@@ -145,6 +160,7 @@ PlainNet<T> train_preconditioned(const std::shared_ptr<comm::Communicator>& comm
     };
     grads.push_back({preconditioner.add_layer(l.name, l.spec), view(l.dw), view(l.db)});
   }
+  const std::function<void(double lr)> update = make_update(net);
   const std::int64_t n = settings.global_batch / comm->size();
   for (int step = 0; step < settings.steps; ++step) {
     PlainHooks hooks;
@@ -171,11 +187,7 @@ PlainNet<T> train_preconditioned(const std::shared_ptr<comm::Communicator>& comm
       }
     const kfac::StepReport report = preconditioner.step(grads);
     if (observe) observe(report);
-    const T lr = static_cast<T>(settings.lr(step));
-    for (PlainLayer<T>& l : net.layers) {
-      for (std::size_t i = 0; i < l.w.size(); ++i) l.w[i] -= lr * l.dw[i];
-      for (std::size_t i = 0; i < l.b.size(); ++i) l.b[i] -= lr * l.db[i];
-    }
+    update(settings.lr(step));
     comm::require_equal(*comm, parameter_bits(net), "the weights");
   }
   return net;

@@ -358,14 +358,17 @@ typedef struct dkfac_optimizer_options {
   int32_t nesterov;            /* SGD, LARS; default 0. Muon; default 1. */
   double weight_decay;         /* Defaults 0 (SGD, K-FAC), 1e-4 (LARS), 0.01 (AdamW), 0.1 (Muon). */
   int32_t momentum_correction; /* SGD; default 1. */
-  double eta, epsilon;         /* LARS: 1e-3 and 0. AdamW, Muon: epsilon 1e-8. */
+  double eta, epsilon;         /* LARS: 1e-3 and 0. AdamW, Muon, K-FAC: epsilon 1e-8. */
   int32_t lars_form;           /* LARS: 0 MLPerf (default), 1 LARC, 2 joint norm, 3 clipped. */
   double min_trust, max_trust; /* LARS, clipped: 1e-5 and 1. */
-  double beta1, beta2;         /* AdamW: 0.9 and 0.999. Muon, for its AdamW: 0.9 and 0.95. */
-  int32_t momentum_rule;       /* K-FAC: 0 constant, 1 corrected (default), 2 paper. */
-  double initial_lr;           /* K-FAC: for the paper's momentum rule. */
-  int32_t rescale;             /* K-FAC: 0 off (default), 1 always, 2 shrink. */
-  int32_t muon_scale;          /* Muon: 0 original, 1 match RMS of AdamW (default). */
+  double beta1, beta2;         /* AdamW, K-FAC: 0.9 and 0.999. Muon, for its AdamW: 0.9 and 0.95. */
+  /* K-FAC: 0 momentum (default), which refuses other beta1, beta2 and epsilon than these; 1 AdamW,
+   * which refuses another momentum than this, and the next three. */
+  int32_t update;
+  int32_t momentum_rule; /* K-FAC: 0 constant, 1 corrected (default), 2 paper. */
+  double initial_lr;     /* K-FAC: for the paper's momentum rule. */
+  int32_t rescale;       /* K-FAC: 0 off (default), 1 always, 2 shrink. */
+  int32_t muon_scale;    /* Muon: 0 original, 1 match RMS of AdamW (default). */
   double adam_rate; /* Muon: AdamW's learning rate in multiples of that of matrices; default 1. */
   /* SGD, LARS, AdamW, Muon: this field and the rest. K-FAC takes those of its curvature, and
    * refuses other values than the defaults here. */

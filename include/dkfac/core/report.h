@@ -16,8 +16,8 @@ struct DKFAC_API StepArgs {
   /// Preconditioner uses it only for the KL clip.
   double lr = std::numeric_limits<double>::quiet_NaN();
   StepFlags flags = {};
-  /// Overrides the momentum option in this step (m0 for MomentumRule::paper). In [0, 1), equal on
-  /// all ranks. Unset: the option's value. Unused by a Preconditioner, which has no momentum.
+  /// Overrides momentum (m0 for MomentumRule::paper), or beta1 of AdamW, in this step. In [0, 1),
+  /// equal on all ranks. Unset: the option's value. Unused by a Preconditioner, which has none.
   std::optional<double> momentum = std::nullopt;
 };
 

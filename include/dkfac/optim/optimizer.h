@@ -245,15 +245,27 @@ enum class Rescale : std::uint8_t {
   shrink   ///< The authors' code: only when the factor is below 1.
 };
 
+/// Rule that updates the weights with preconditioned gradients U, in place of gradients.
+enum class DirectionUpdate : std::uint8_t {
+  momentum,  ///< v <- m v - lr (U + weight_decay w), w <- w + v.
+  adamw      ///< That of AdamwOptions; parameters without curvature are updated as by AdamW.
+};
+
 struct DKFAC_API KfacOptions {
   kfac::CurvatureOptions curvature = {};
+  DirectionUpdate update = DirectionUpdate::momentum;
+  /// This field and the next three are for DirectionUpdate::momentum. With adamw, validate()
+  /// refuses other values than these, and a KL clip, which bounds steps of -lr U.
   double momentum = 0.9;
   MomentumRule momentum_rule = MomentumRule::corrected;
   /// lr0 of the paper's momentum rule, the highest rate of the run; needed (> 0) only for it.
   double initial_lr = 0;
   Rescale rescale = Rescale::off;
-  /// Weight decay, >= 0: v <- m v - lr (U + weight_decay w) for a preconditioned gradient U. It is
-  /// not preconditioned, but unlike AdamW's it passes through momentum.
+  /// AdamW's, as in AdamwOptions. With DirectionUpdate::momentum, validate() refuses other values.
+  double beta1 = 0.9, beta2 = 0.999;
+  double epsilon = 1e-8;
+  /// Weight decay of weights, >= 0, and of biases as LayerParams::bias_decay has it. It is not
+  /// preconditioned. It passes through momentum; that of adamw does not.
   double weight_decay = 0;
   void validate() const;
 };
@@ -316,9 +328,9 @@ DKFAC_API void newton_schulz(Context& ctx, const NewtonSchulz& options, TensorVi
     ContextOptions context = {});
 /// Makes a K-FAC optimizer with SP-NGD's pipeline (algorithm 3). Statistics are reduce-scattered to
 /// the owner of each layer, which damps and inverts them. Gradients are reduce-scattered to its
-/// workers (the owner alone, unless grad_worker_fraction is larger), which precondition and apply
-/// momentum and rescaling. Updated weights are all-gathered. docs/distribution.md lists messages
-/// and bytes.
+/// workers (the owner alone, unless grad_worker_fraction is larger), which precondition, keep
+/// momentum or AdamW's moments, and update. Updated weights are all-gathered. docs/distribution.md
+/// lists messages and bytes.
 [[nodiscard]] DKFAC_API std::unique_ptr<Optimizer> make_kfac(
     std::shared_ptr<comm::Communicator> comm, KfacOptions options, Device device = Device::cpu(),
     ContextOptions context = {});

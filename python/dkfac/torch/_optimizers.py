@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Union, overload
+from typing import TYPE_CHECKING, Any, Literal, Union, overload
 
 import torch
 from torch import nn
@@ -35,20 +35,41 @@ def _evaluated(closure: Closure | None) -> float | None:
         return closure()
 
 
+def _refuse_unused(update: str, given: Mapping[str, Mapping[str, tuple[Any, Any]]]) -> None:
+    """`given`: {update: {option that it alone uses: (value, default)}}."""
+    if update not in given:
+        raise InvalidArgument(f"[KFAC] update is {update!r}; it must be one of {', '.join(map(repr, given))}")
+    for other, options in given.items():
+        for name, (value, default) in options.items():
+            if other != update and value != default:
+                raise InvalidArgument(f"[KFAC] {name} is set, and update is {update!r}, which has no use for it; leave "
+                                      "it out")
+
+
 @describe(Options)
-class KFAC(Joins, torch.optim.SGD):
-    """SGD with momentum on gradients that are preconditioned by K-FAC, as one optimizer of a model.
+class KFAC(Joins, torch.optim.Optimizer):
+    """Gradients that are preconditioned by K-FAC, and what updates the weights with them, as one optimizer of a model.
+
+    update: "momentum", torch.optim.SGD with `momentum` and `nesterov`; or "adamw", torch.optim.AdamW with `betas` and
+        `eps`, without a KL clip, which bounds steps of SGD. An option of the other is an error.
 
     `params`: parameter groups of the model; default all. Other arguments are those of dkfac.torch.attach(). The state
     of the curvature is part of state_dict().
     """
 
     def __init__(self, model: nn.Module, lr: float, momentum: float = 0.9, weight_decay: float = 0.0,
-                 nesterov: bool = False, *, params: Params | None = None, damping: float = UnsetFloat(1e-3),
-                 statistics_interval: int = UnsetInt(1), inverse_interval: int = UnsetInt(1),
-                 **options: Unpack[Options]) -> None:
-        super().__init__(model.parameters() if params is None else params, lr=lr, momentum=momentum,
-                         weight_decay=weight_decay, nesterov=nesterov)
+                 nesterov: bool = False, *, update: Literal["momentum", "adamw"] = "momentum",
+                 betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, params: Params | None = None,
+                 damping: float = UnsetFloat(1e-3), statistics_interval: int = UnsetInt(1),
+                 inverse_interval: int = UnsetInt(1), **options: Unpack[Options]) -> None:
+        _refuse_unused(update, {"momentum": {"momentum": (momentum, 0.9), "nesterov": (nesterov, False),
+                                             "kl_clip": (options.get("kl_clip", 0.0), 0.0)},
+                                "adamw": {"betas": (tuple(betas), (0.9, 0.999)), "eps": (eps, 1e-8)}})
+        params = model.parameters() if params is None else params
+        self._rule: torch.optim.Optimizer = (
+            torch.optim.AdamW(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay) if update == "adamw" else
+            torch.optim.SGD(params, lr=lr, momentum=momentum, weight_decay=weight_decay, nesterov=nesterov))
+        super().__init__(self._rule.param_groups, self._rule.defaults)
         self.preconditioner = ModelPreconditioner(
             model, damping=damping, statistics_interval=statistics_interval, inverse_interval=inverse_interval,
             owned=functools.partial(_checks.owned_by, self), **options)
@@ -72,7 +93,8 @@ class KFAC(Joins, torch.optim.SGD):
         kfac = self.preconditioner
         rates = _checks.rates_of(self, kfac.options.kl_clip > 0)
         if kfac.only_makes_state(self) or not kfac.precondition(rates).rejected:
-            super().step()
+            self._rule.param_groups, self._rule.state = self.param_groups, self.state  # load_state_dict() replaces them.
+            self._rule.step()
         return loss
 
     def state_dict(self) -> dict[str, Any]:

@@ -99,7 +99,9 @@ std::string optimizer_plan(const Config& config, const std::vector<PhasePlan>& p
   const bool masters =
       curvature.communication.weight_wire.value_or(curvature.dtype) != curvature.dtype;
   return kfac::describe_plan(nn::layer_names(options), nn::layer_specs(options, samples), curvature,
-                             ranks, {.momentum = element, .masters = masters ? element : 0});
+                             ranks,
+                             {.momentum = optim::states_of(config.optimizer.type, all) * element,
+                              .masters = masters ? element : 0});
 }
 
 }  // namespace dkfac::app

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <charconv>
+#include <utility>
 
 #include <fmt/core.h>
 
@@ -320,7 +321,11 @@ optim::OptimizerOptions optimizer_options(const Config& config) {
   // chosen once, for most of the run. The first step sets the initial intervals before it records
   // anything.
   curvature.damping = *curvature_settings(config, 0, 0).damping;
-  options.kfac.initial_lr = full_rate(config);
+  optim::KfacOptions& kfac = options.kfac;
+  if (kfac.update == optim::DirectionUpdate::adamw)
+    kfac.beta1 = std::exchange(kfac.momentum, optim::KfacOptions{}.momentum);
+  else
+    kfac.initial_lr = full_rate(config);
   return options;
 }
 

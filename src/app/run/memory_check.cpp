@@ -36,9 +36,8 @@ double optimizer_bytes(const Config& config, const nn::ModelOptions& options, in
   const bool second = config.optimizer.has_curvature();
   const optim::OptimizerOptions all = optimizer_options(config);
   const optim::KfacOptions& kfac = all.kfac;
-  double parameters = 0, averages = 0, earlier = 0, inverses = 0, states = 0;
-  optim::visit_optimizer(config.optimizer.type, all,
-                         [&](const auto& entry, const auto&) { states = entry.states; });
+  const int states = optim::states_of(config.optimizer.type, all);
+  double parameters = 0, averages = 0, earlier = 0, inverses = 0;
   for (const LayerSpec& spec : nn::layer_specs(options, config.train.global_batch)) {
     parameters += static_cast<double>(dkfac::weight_numel(spec) + dkfac::bias_numel(spec));
     if (!second) continue;

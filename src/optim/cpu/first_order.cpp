@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <numeric>
+#include <variant>
 
 #include "core/shared/host.h"
 #include "core/shared/parallel.h"
@@ -34,15 +35,28 @@ void for_each_element(std::int64_t n, Loop loop) {
 }
 
 template <class Pass>
-void update_elements(const Pass& pass, ConstTensorView gradient, TensorView slots,
-                     TensorView weight) {
-  with_alike("update", gradient, {weight}, [&](auto zero, std::int64_t n) {
+void update_elements(const Pass& pass, double clip, ConstTensorView direction,
+                     ConstTensorView weight, TensorView slots, TensorView out) {
+  with_alike("update", direction, {weight, out}, [&](auto zero, std::int64_t n) {
     using T = decltype(zero);
-    const T* g = gradient.data<T>();
-    T *state = slots.data<T>(), *w = weight.data<T>();
+    const T *u = direction.data<T>(), *w = weight.data<T>();
+    T *state = slots.data<T>(), *o = out.data<T>();
     const std::int64_t stride = slots.stride(0);
     const typename Pass::template Rule<T> rule(pass);
-    for_each_element(n, [=](std::int64_t i) { rule(g[i], {state + i, stride}, w[i]); });
+    const auto update = [&](auto direction_at) {
+      if (o == w)  // Known to be in place, the loop is vectorised.
+        return for_each_element(n, [=](std::int64_t i) {
+          rule(direction_at(i), {state + i, stride}, o[i]);
+        });
+      for_each_element(n, [=](std::int64_t i) {
+        T value = w[i];
+        rule(direction_at(i), {state + i, stride}, value);
+        o[i] = value;
+      });
+    };
+    if (clip == 1) return update([u](std::int64_t i) { return u[i]; });
+    const T factor = static_cast<T>(clip);
+    update([u, factor](std::int64_t i) { return kfac::clipped(u[i], factor); });
   });
 }
 
@@ -84,7 +98,7 @@ double norm_of(std::int64_t n, At at) {
 #define DKFAC_DEFINE(kernel, Pass)                                                    \
   void elementwise_pass(const Pass& pass, ConstTensorView gradient, TensorView slots, \
                         TensorView weight) {                                          \
-    update_elements(pass, gradient, slots, weight);                                   \
+    update_elements(pass, 1, gradient, weight, slots, weight);                        \
   }
 DKFAC_ELEMENTWISE_PASSES(DKFAC_DEFINE)
 #undef DKFAC_DEFINE
@@ -100,17 +114,10 @@ void lars_pass(const LarsPass& pass, ConstTensorView gradient, TensorView buffer
   });
 }
 
-void kfac_pass(const KfacPass& pass, double clip, ConstTensorView direction, ConstTensorView weight,
-               TensorView buffer, TensorView out) {
-  with_alike("kfac", direction, {weight, buffer, out}, [&](auto zero, std::int64_t n) {
-    using T = decltype(zero);
-    const T *u = direction.data<T>(), *w = weight.data<T>();
-    T *v = buffer.data<T>(), *o = out.data<T>();
-    const KfacRule<T> rule(pass);
-    if (clip == 1) return for_each_element(n, [=](auto i) { rule(u[i], w[i], v[i], o[i]); });
-    const T factor = static_cast<T>(clip);
-    for_each_element(n, [=](auto i) { rule(kfac::clipped(u[i], factor), w[i], v[i], o[i]); });
-  });
+void direction_pass(const DirectionPass& pass, double clip, ConstTensorView direction,
+                    ConstTensorView weight, TensorView slots, TensorView out) {
+  std::visit([&](const auto& own) { update_elements(own, clip, direction, weight, slots, out); },
+             pass);
 }
 
 void finish_paper_momentum(ConstTensorView out, TensorView buffer) {

@@ -5,6 +5,7 @@
 #include "dkfac/core/tensor_view.h"
 
 #include "optim/elementwise_passes.h"
+#include "optim/kfac_rule.h"
 #include "optim/update_rules.h"
 
 /// Update rules as one pass over a parameter: contiguous host memory, equal shapes, f32 or f64.
@@ -18,9 +19,10 @@ DKFAC_ELEMENTWISE_PASSES(DKFAC_DECLARE)
 #undef DKFAC_DECLARE
 void lars_pass(const LarsPass& pass, ConstTensorView gradient, TensorView buffer,
                TensorView weight);
-/// clip: the factor of the KL clip, by which `direction` is multiplied.
-void kfac_pass(const KfacPass& pass, double clip, ConstTensorView direction, ConstTensorView weight,
-               TensorView buffer, TensorView out);
+/// clip: the factor of the KL clip, by which `direction` is multiplied. out: the updated weight; it
+/// may be `weight`.
+void direction_pass(const DirectionPass& pass, double clip, ConstTensorView direction,
+                    ConstTensorView weight, TensorView slots, TensorView out);
 /// buffer = out - buffer, after a pass of the paper's rule.
 void finish_paper_momentum(ConstTensorView out, TensorView buffer);
 /// weight *= rescale_factor(rule, d_out, |weight|).

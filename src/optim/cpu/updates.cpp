@@ -1,3 +1,5 @@
+#include <variant>
+
 #include "dkfac/core/half.h"
 #include "dkfac/core/ops.h"
 
@@ -61,13 +63,13 @@ void kfac_update(Context& ctx, UpdateTable& table, const KfacUpdate& update) {
   const double clip = update.clip.empty() ? 1 : *update.clip.data<double>();
   std::int64_t saturated = 0;
   for (const UpdatedPart& part : table.parts) {
-    KfacPass own = update.pass;
-    own.lr *= part.lr;
-    own.weight_decay *= part.decay;
+    const auto own = std::visit(
+        [&](const auto& pass) -> DirectionPass { return pass.scaled(part.lr, part.decay); },
+        update.pass);
     const double factor = part.preconditioned ? clip : 1;
-    kfac_pass(own, factor, part.gradient, part.from(), part.slot(0), part.out());
+    direction_pass(own, factor, part.gradient, part.from(), part.slots, part.out());
     if (part.d_out > 0) rescale(update.rescale, part.d_out, part.out());
-    if (own.rule == MomentumRule::paper) finish_paper_momentum(part.out(), part.slot(0));
+    if (keeps_weight(own)) finish_paper_momentum(part.out(), part.slot(0));
     if (part.master.empty()) continue;
     saturated += wire_overflows(ctx, *update.wire, part.master);
     publish(ctx, *update.wire, part);

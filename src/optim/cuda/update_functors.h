@@ -8,6 +8,7 @@
 #include "core/shared/half_bits.h"
 #include "kfac/shared/clip_rule.h"
 #include "optim/elementwise_passes.h"
+#include "optim/kfac_rule.h"
 #include "optim/update_rules.h"
 
 /// The functors of updates.cu. A table of parameters is divided into chunks of kChunkElements
@@ -61,11 +62,17 @@ template <class T, class Pass>
 struct ElementwiseUpdate {
   PartTable<T> table;
   Pass pass;
+  const double* clip = nullptr;  ///< Null: 1.
   DKFAC_HD void operator()(std::int64_t chunk, std::int64_t lane) const {
     const PartEntry<T>& part = table.parts[table.chunks[chunk].part];
     const typename Pass::template Rule<T> rule(pass.scaled(part.lr, part.decay));
-    table.each(chunk, lane, [&rule](const PartEntry<T>& p, std::int64_t i) {
-      rule(p.gradient[i], {p.slots + i, p.slot_stride}, p.out[i]);
+    const bool clips = clip != nullptr && part.preconditioned;
+    const T factor = clips ? static_cast<T>(*clip) : T{1};
+    table.each(chunk, lane, [&](const PartEntry<T>& p, std::int64_t i) {
+      const T u = clips ? kfac::clipped(p.gradient[i], factor) : p.gradient[i];
+      T value = p.from[i];
+      rule(u, {p.slots + i, p.slot_stride}, value);
+      p.out[i] = value;
     });
   }
 };
@@ -118,26 +125,6 @@ struct LarsUpdate {
     const LarsRule<T> rule(own);
     table.each(chunk, lane, [&rule](const PartEntry<T>& p, std::int64_t i) {
       rule(p.gradient[i], p.slots[i], p.out[i]);
-    });
-  }
-};
-
-template <class T>
-struct KfacStep {
-  PartTable<T> table;
-  KfacPass pass;
-  const double* clip;  ///< Null: 1.
-  DKFAC_HD void operator()(std::int64_t chunk, std::int64_t lane) const {
-    const PartEntry<T>& part = table.parts[table.chunks[chunk].part];
-    KfacPass own = pass;
-    own.lr *= part.lr;
-    own.weight_decay *= part.decay;
-    const KfacRule<T> rule(own);
-    const bool clips = clip != nullptr && part.preconditioned;
-    const T factor = clips ? static_cast<T>(*clip) : T{1};
-    table.each(chunk, lane, [&](const PartEntry<T>& p, std::int64_t i) {
-      const T u = clips ? kfac::clipped(p.gradient[i], factor) : p.gradient[i];
-      rule(u, p.from[i], p.slots[i], p.out[i]);
     });
   }
 };

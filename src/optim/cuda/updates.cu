@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <variant>
 #include <vector>
 
 #include "core/shared/cuda/launch.cuh"
@@ -131,11 +132,16 @@ void lars_update(Context& ctx, UpdateTable& table, const LarsOptions& options, d
 
 void kfac_update(Context& ctx, UpdateTable& table, const KfacUpdate& update) {
   const bool rescaled = update.rescale != Rescale::off;
-  const bool paper = update.pass.rule == MomentumRule::paper;
+  const bool paper = keeps_weight(update.pass);
   const bool mastered = !table.parts.front().master.empty();
   with_table(table, [&]<class T>(PartTable<T> on) {
     const double* clip = update.clip.empty() ? nullptr : update.clip.data<double>();
-    for_each_2d(ctx.stream(), table.chunk_count, kLanes, KfacStep<T>{on, update.pass, clip});
+    std::visit(
+        [&]<class Pass>(const Pass& pass) {
+          for_each_2d(ctx.stream(), table.chunk_count, kLanes,
+                      ElementwiseUpdate<T, Pass>{on, pass, clip});
+        },
+        update.pass);
     if (rescaled) rescale_factors(ctx, table, on, update.rescale);
     if (!rescaled && !paper && !mastered) return;
     const double* factors = rescaled ? table.factors.data<double>() : nullptr;

@@ -15,6 +15,9 @@ inline constexpr NamedValue<MomentumRule> kMomentumRules[] = {
 inline constexpr NamedValue<Rescale> kRescales[] = {
     {"off", Rescale::off}, {"always", Rescale::always}, {"shrink", Rescale::shrink}};
 
+inline constexpr NamedValue<DirectionUpdate> kDirectionUpdates[] = {
+    {"momentum", DirectionUpdate::momentum}, {"adamw", DirectionUpdate::adamw}};
+
 inline constexpr NamedValue<LarsForm> kLarsForms[] = {{"mlperf", LarsForm::mlperf},
                                                       {"larc", LarsForm::larc},
                                                       {"joint_norm", LarsForm::joint_norm},
@@ -124,14 +127,37 @@ void for_each_field(Options& options, Visit&& visit) {
 /// Fields of KfacOptions without those of the curvature.
 template <OptionsOf<KfacOptions> Options, class Visit>
 void for_each_field(Options& options, Visit&& visit) {
-  auto& [curvature, momentum, momentum_rule, initial_lr, rescale, weight_decay] = options;
+  auto& [curvature, update, momentum, momentum_rule, initial_lr, rescale, beta1, beta2, epsilon,
+         weight_decay] = options;
+  visit(update, {"update", "what updates the weights with preconditioned gradients"},
+        NamedValues<DirectionUpdate>(kDirectionUpdates));
   visit(momentum, kMomentum);
   visit(weight_decay, kWeightDecay);
-  visit(momentum_rule, {"momentum_rule", "how the momentum follows the learning rate"},
+  visit(momentum_rule,
+        {"momentum_rule", "how the momentum follows the learning rate", {}, "update", "momentum"},
         NamedValues<MomentumRule>(kMomentumRules));
-  visit(rescale, {"rescale", "weights to the norm sqrt(2 * outputs) after each update"},
+  visit(rescale,
+        {"rescale",
+         "weights to the norm sqrt(2 * outputs) after each update",
+         {},
+         "update",
+         "momentum"},
         NamedValues<Rescale>(kRescales));
   visit(initial_lr, {.name = "initial_lr", .range = at_least(0)});
+  // A program has one key for momentum and beta1 of all optimizers.
+  visit(beta1, {.name = "beta1", .range = kMomentum.range});
+  visit(beta2, {.name = "beta2",
+                .help = kBeta2.help,
+                .range = kBeta2.range,
+                .only = "update",
+                .is = "adamw",
+                .key = "adamw_beta2"});
+  visit(epsilon, {.name = "epsilon",
+                  .help = kAdamEpsilon.help,
+                  .range = kAdamEpsilon.range,
+                  .only = "update",
+                  .is = "adamw",
+                  .key = "adamw_epsilon"});
 }
 
 }  // namespace dkfac::optim

@@ -36,7 +36,9 @@ void for_each_optimizer(All& all, Visit&& visit) {
   visit(OptimizerEntry<decltype(make_adamw)>{OptimizerType::adamw, "adamw", 2, make_adamw},
         all.adamw);
   visit(OptimizerEntry<decltype(make_muon)>{OptimizerType::muon, "muon", 1, make_muon}, all.muon);
-  visit(OptimizerEntry<decltype(make_kfac)>{OptimizerType::kfac, "kfac", 1, make_kfac}, all.kfac);
+  const int directions = all.kfac.update == DirectionUpdate::adamw ? 2 : 1;
+  visit(OptimizerEntry<decltype(make_kfac)>{OptimizerType::kfac, "kfac", directions, make_kfac},
+        all.kfac);
 }
 
 /// Visits all fields of one optimizer, including those of the curvature.
@@ -52,6 +54,13 @@ void visit_optimizer(OptimizerType type, All& all, Visit&& visit) {
   for_each_optimizer(all, [&](const auto& entry, auto& options) {
     if (entry.type == type) visit(entry, options);
   });
+}
+
+/// Optimizer state per parameter element, of these options.
+[[nodiscard]] inline int states_of(OptimizerType type, const OptimizerOptions& all) {
+  int states = 0;
+  visit_optimizer(type, all, [&](const auto& entry, const auto&) { states = entry.states; });
+  return states;
 }
 
 /// Comma-separated names: "sgd,lars,adamw,muon,kfac".

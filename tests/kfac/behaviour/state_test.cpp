@@ -50,6 +50,13 @@ std::vector<StatefulMethod> stateful_methods() {
                                               .momentum_rule = optim::MomentumRule::paper,
                                               .initial_lr = 0.05,
                                               .rescale = optim::Rescale::always}));
+  optim::KfacOptions adamw{.curvature = state_curvature(),
+                           .update = optim::DirectionUpdate::adamw,
+                           .epsilon = 1e-4,
+                           .weight_decay = 1e-2};
+  adamw.curvature.refresh.inverse_interval = 2;
+  adamw.curvature.statistics.micro_batches = 2;
+  all.push_back(stateful_method("KfacAdamw", adamw));
   optim::KfacOptions eigen{.curvature = state_curvature()};
   eigen.curvature.inverse.method = kfac::InverseMethod::eigen;
   eigen.curvature.statistics.norm_fisher = kfac::NormFisher::diagonal;

@@ -37,6 +37,11 @@ std::vector<Method> methods() {
   lazy.options.rescale = optim::Rescale::shrink;
   lazy.options.weight_decay = 1e-2;
   all.push_back(lazy);
+  Method adamw{"Adamw", base()};
+  adamw.options.update = optim::DirectionUpdate::adamw;
+  adamw.options.epsilon = 1e-4;
+  adamw.options.weight_decay = 1e-2;
+  all.push_back(adamw);
   Method eigen{"Eigen", base()};
   eigen.options.curvature.inverse.method = kfac::InverseMethod::eigen;
   eigen.options.curvature.statistics.norm_fisher = kfac::NormFisher::diagonal;

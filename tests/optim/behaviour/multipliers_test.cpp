@@ -140,10 +140,31 @@ TEST(Multipliers, ScaleRateAndDecayOfEveryOptimizerAndLeaveMomentumAlone) {
   }
 }
 
+std::unique_ptr<optim::Optimizer> adamw(std::shared_ptr<comm::Communicator> comm) {
+  return optim::make_adamw(std::move(comm), {.beta2 = 0.99, .weight_decay = kDecay});
+}
+
+std::unique_ptr<optim::Optimizer> kfac_by_adamw(std::shared_ptr<comm::Communicator> comm) {
+  return optim::make_kfac(
+      std::move(comm),
+      {.update = optim::DirectionUpdate::adamw, .beta2 = 0.99, .weight_decay = kDecay});
+}
+
+TEST(Multipliers, OfAdamwBehindKfacAreThoseOfAdamwWhereThereIsNoCurvature) {
+  for (const Multipliers& m : {kSome, Multipliers{}}) {
+    const State expected = run(*adamw(comm::make_self()), m);
+    const State s = run(*kfac_by_adamw(comm::make_self()), m);
+    EXPECT_EQ(s.weight, expected.weight);
+    EXPECT_EQ(s.bias, expected.bias);
+  }
+  EXPECT_NE(run(*kfac_by_adamw(comm::make_self()), kSome).bias,
+            run(*kfac_by_adamw(comm::make_self()), {}).bias);
+}
+
 TEST(Multipliers, OfZeroFreezeAParameter) {
   std::vector<Rule> all = rules();
-  const auto adamw = [](auto comm) { return optim::make_adamw(comm, {.weight_decay = kDecay}); };
   all.push_back({"adamw", adamw, {}});
+  all.push_back({"kfac, adamw", kfac_by_adamw, {}});
   for (const Rule& rule : all) {
     const State s = run(*rule.make(comm::make_self()), {.weight_lr = 0, .bias_lr = 1});
     EXPECT_EQ(s.weight, State{}.weight) << rule.name;

@@ -59,6 +59,31 @@ INSTANTIATE_TEST_SUITE_P(Rules, KfacOnDevice,
                                            Rule{MomentumRule::paper, Rescale::shrink}),
                          name_of_rule);
 
+optim::KfacOptions by_adamw(DType dtype) {
+  optim::KfacOptions options;
+  options.curvature.damping = 1e-2;
+  options.curvature.dtype = dtype;
+  options.update = optim::DirectionUpdate::adamw;
+  options.epsilon = 1e-4;
+  options.weight_decay = 0.01;
+  return options;
+}
+
+TEST(KfacByAdamwOnDevice, FollowsTheHost) {
+  expect_host<double>(kfac_of(by_adamw(DType::f64)));
+  expect_host<float>(kfac_of(by_adamw(DType::f32)));
+}
+
+TEST(KfacByAdamwOnDevice, PublishesMastersOnAWire) {
+  optim::KfacOptions options = by_adamw(DType::f32);
+  options.curvature.communication.weight_wire = DType::bf16;
+  // A weight halfway between two numbers of the wire type may round to either.
+  const std::vector<double> host = train_on_host<float>(kfac_of(options), {.steps = 10});
+  for (const int ranks : {1, 2})
+    EXPECT_TRUE(
+        near(train_on_device<float>(ranks, kfac_of(options), {.steps = 10}), host, 2 * 0x1p-7));
+}
+
 TEST(KfacWholeStepOnDevice, ReportsTheFactorOfTheKlClipOneUpdateLater) {
   optim::KfacOptions options = base<double>();
   options.curvature.kl_clip = 1e-4;

@@ -163,7 +163,9 @@ TEST_P(Updates, OfKfacFollowEveryRule) {
         EXPECT_LE(launches([&](Context& on, optim::UpdateTable& table) {
                     optim::kfac_update(
                         on, table,
-                        {.pass = {.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01, .rule = rule},
+                        {.pass =
+                             optim::KfacPass{
+                                 .lr = 0.1, .momentum = 0.9, .weight_decay = 0.01, .rule = rule},
                          .rescale = rescale,
                          .clip = on.device().is_cuda() ? clip_there.view() : clip.view()});
                   }),
@@ -199,7 +201,7 @@ TEST_P(Updates, OfMastersPublishWhatTheWireHolds) {
     EXPECT_LE(launches([&](Context& on, optim::UpdateTable& table) {
                 optim::kfac_update(
                     on, table,
-                    {.pass = {.lr = 1e-3, .momentum = 0.9, .rule = rule},
+                    {.pass = optim::KfacPass{.lr = 1e-3, .momentum = 0.9, .rule = rule},
                      .rescale = rescale,
                      .wire = wire,
                      .saturated = on.device().is_cuda() ? count_there.view() : count.view()});
@@ -231,7 +233,8 @@ TEST_P(Updates, GiveTheSameBitsTwice) {
   for (int run = 0; run < 2; ++run) {
     make();
     optim::lars_update(ctx, device_->table, {}, 0.3);
-    optim::kfac_update(ctx, device_->table, {.pass = {.lr = 0.1}, .rescale = Rescale::always});
+    optim::kfac_update(ctx, device_->table,
+                       {.pass = optim::KfacPass{.lr = 0.1}, .rescale = Rescale::always});
     std::vector<double> all = device_values(ctx, device_->parameter);
     for (double& x : all)
       if (std::isnan(x)) x = -1;
