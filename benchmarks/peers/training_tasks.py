@@ -31,7 +31,7 @@ METHODS: dict[str, dict[str, dict[str, Any]]] = {
         "SGD": {"optimizer": "sgd", "lr": [0.02, 0.05, 0.1, 0.2], "weight_decay": 5e-4, "warm_up": 0.2},
         "SGD + K-FAC": {"optimizer": "sgd", "lr": [0.003, 0.01, 0.03, 0.1], "weight_decay": 5e-4, "warm_up": 0.2,
                         "kfac": {
-            "damping": 0.03, "new_weight": 0.1, "statistics_interval": 10, "inverse_interval": 50}}}}
+            "step_length": "none", "damping": 0.03, "new_weight": 0.1, "statistics_interval": 10, "inverse_interval": 50}}}}
 # What a curve shows, the lengths of a run and of a trial, and the target: a loss to come down to, or an accuracy to
 # reach.
 TASKS: dict[str, dict[str, Any]] = {

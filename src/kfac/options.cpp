@@ -29,7 +29,8 @@ void check_adaptive(const CurvatureOptions& o) {
 }  // namespace
 
 StepLength CurvatureOptions::length_rule() const {
-  return step_length == StepLength::automatic ? StepLength::none : step_length;
+  if (step_length != StepLength::automatic) return step_length;
+  return kl_clip > 0 ? StepLength::none : StepLength::gradient;
 }
 
 void CurvatureOptions::validate() const {
