@@ -68,7 +68,7 @@ bool CurvatureBlock::merge_scales(Context& ctx, const CurvatureOptions& options,
 
 void CurvatureBlock::damping_changed() {
   for (Factor* factor : {&curvature_.a, &curvature_.g})
-    if (factor->form != FactorForm::eigen) factor->stale = factor->statistics > 0;
+    if (!factor->has_values()) factor->stale = factor->statistics > 0;
 }
 
 void CurvatureBlock::forget_failures() {
@@ -106,7 +106,7 @@ void CurvatureBlock::visit_state(StateVisitor& visitor, StateKind kind, int limi
 bool CurvatureBlock::drop_foreign(Context& ctx, StatisticKind kind) {
   Factor& factor = this->factor(kind);
   if (!factor.is_set()) return false;
-  const auto form = static_cast<std::int32_t>(factor.form);
+  const std::int32_t form = factor.form->index;
   const std::span<std::int32_t> forms(factor.stored_form.data<std::int32_t>(),
                                       static_cast<std::size_t>(factor.groups));
   // Discarded by an earlier call, perhaps before the state was saved, and not rebuilt since.

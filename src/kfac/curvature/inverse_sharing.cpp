@@ -11,12 +11,6 @@
 namespace dkfac::kfac {
 namespace {
 
-/// Whether a triangle per group is sent. A fallback stage may replace a Cholesky factor by an
-/// inverse, so both are sent alike.
-bool is_triangle(const Factor& factor) {
-  return factor.form == FactorForm::inverse || factor.form == FactorForm::cholesky;
-}
-
 /// Size of the head of a part, the numbers that the host stores: of a factor whether it is valid
 /// and the stored form of each group, and a count of statistics.
 std::int64_t head_numel(const SharedPart& part) {
@@ -58,7 +52,7 @@ class PieceCopy {
     if (p.factor == nullptr) return move(*p.average);
     Factor& f = *p.factor;
     move(f.shifts);
-    if (is_triangle(f))
+    if (f.form->is_triangle)
       triangles(f);
     else
       move(f.inverse);
@@ -74,20 +68,16 @@ class PieceCopy {
     else
       ops::cast(ctx_, x, piece);
   }
-  /// Copies one triangle per group: inverses are symmetric, Cholesky factors zero above the
-  /// diagonal.
+  /// Copies one triangle per group. A fallback stage may have replaced a Cholesky factor by an
+  /// inverse: both are sent alike.
   void triangles(Factor& f) {
     for (int group = 0; group < f.groups; ++group) {
       const TensorView square = f.inverse.view().slice(0, group, 1).reshape({f.dim, f.dim});
       const TensorView piece = cursor_.take(ops::packed_size(f.dim));
-      const bool inverse =
-          static_cast<FactorForm>(f.stored_form.data<std::int32_t>()[group]) == FactorForm::inverse;
-      if (!out_) {
+      if (out_)
+        stored_form(f, group)->unpack(ctx_, piece, square);
+      else
         ops::pack_lower(ctx_, square, piece);
-        continue;
-      }
-      if (!inverse) ops::fill(ctx_, square, 0);
-      ops::unpack_lower(ctx_, piece, square, inverse ? ops::Upper::filled : ops::Upper::untouched);
     }
   }
 
@@ -102,7 +92,8 @@ std::int64_t shared_numel(const SharedPart& part) {
   const std::int64_t head = head_numel(part);
   if (part.factor == nullptr) return head + part.average->numel();
   const Factor& f = *part.factor;
-  const std::int64_t body = is_triangle(f) ? f.groups * ops::packed_size(f.dim) : f.inverse.numel();
+  const std::int64_t body =
+      f.form->is_triangle ? f.groups * ops::packed_size(f.dim) : f.inverse.numel();
   return head + f.shifts.numel() + body + f.values.numel();
 }
 

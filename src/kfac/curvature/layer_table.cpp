@@ -41,7 +41,7 @@ void plan_statistics(LayerTable& table) {
                          .owner = s.owner,
                          .inverse_flops = inverse_flops(s.plan.factor),
                          .intervals = {},
-                         .damped = s.plan.factor.form != FactorForm::eigen});
+                         .damped = !s.plan.factor.has_values()});
       table.statistics.push_back(std::move(s));
     }
     if (block.a == kNoStatistic || block.g == kNoStatistic) continue;

@@ -4,7 +4,6 @@
 
 #include "dkfac/core/ops.h"
 
-#include "core/shared/exact_products.h"
 #include "core/shared/read_back.h"
 #include "kfac/inverse/apply_factor.h"
 #include "kfac/inverse/diagonal_factor.h"
@@ -40,16 +39,9 @@ Tensor matrices(Context& ctx, const Factor& factor, Write&& write) {
 }
 
 Tensor whole_average(Context& ctx, const Factor& factor) {
-  const ConstTensorView average = factor.average.view();
-  if (factor.is_diagonal()) return on_host(ctx, average);
+  if (factor.is_diagonal()) return on_host(ctx, factor.average.view());
   return matrices(ctx, factor, [&](int group, TensorView out) {
-    if (factor.form == FactorForm::low_rank) {
-      const ExactProducts exact(ctx);
-      ops::syrk(ctx, 1, average.reshape({factor.rows, factor.dim}), 0, out);
-      return ops::symmetrize(ctx, out);
-    }
-    const std::int64_t size = ops::packed_size(factor.dim);
-    ops::unpack_lower(ctx, average.slice(0, group * size, size), out, ops::Upper::filled);
+    factor.form->write_average(ctx, average_of(factor, group), out);
   });
 }
 
@@ -62,7 +54,7 @@ Tensor whole_inverse(Context& ctx, const Factor& factor) {
   }
   return matrices(ctx, factor, [&](int group, TensorView out) {
     const AppliedFactor applied = applied_factor(factor, group);
-    if (applied.form == FactorForm::inverse) return ops::copy(ctx, applied.inverse, out);
+    if (applied.form->is_explicit()) return ops::copy(ctx, applied.inverse, out);
     ops::fill(ctx, out, 0);
     ops::add_diagonal(ctx, out, 1);
     apply_left(ctx, applied, {out, {}});
@@ -80,7 +72,7 @@ FactorCopy copy_of(Context& ctx, const Factor& factor, bool eigen) {
   }
   const std::vector<double> shifts = read_back<double>(ctx, factor.shifts);
   if (!std::ranges::all_of(shifts, [](double s) { return s > 0; })) return out;
-  if (factor.form == FactorForm::eigen) {
+  if (factor.has_values()) {
     out.vectors = on_host(ctx, without_one_group(factor.inverse.view()));
     out.values = on_host(ctx, without_one_group(factor.values.view()));
   } else if (eigen) {
@@ -95,7 +87,7 @@ FactorCopy copy_of(Context& ctx, const Factor& factor, bool eigen) {
 }  // namespace
 
 void copy_factors(Context& ctx, const LayerCurvature& own, LayerFactors& out) {
-  const bool eigen = own.g.form == FactorForm::eigen;
+  const bool eigen = own.g.has_values();
   out.a = copy_of(ctx, own.a, eigen);
   out.g = copy_of(ctx, own.g, eigen);
   if (own.fisher_statistics > 0) out.norm = on_host(ctx, own.fisher.view());

@@ -98,7 +98,7 @@ void add_record(LayerTable& layers, const Caller& caller, StatisticId id,
                 const KroneckerBlock& block, const FactorRecord& record, std::int64_t count,
                 const RecordSum& to) {
   Statistic& s = layers.statistic(id);
-  if (s.plan.factor.form == FactorForm::low_rank)
+  if (s.plan.factor.has_rows())
     add_rows(layers, caller, s, block, record, count, to);
   else if (s.plan.factor.is_diagonal())
     add_diagonal(s, block, record, to);

@@ -9,6 +9,7 @@
 #include "dkfac/core/ops.h"
 #include "dkfac/core/tensor.h"
 
+#include "core/shared/index.h"
 #include "kfac/inverse/apply_factor.h"
 #include "kfac/inverse/robust_inverse.h"
 
@@ -20,7 +21,7 @@ constexpr std::int64_t kWidths[] = {64, 256, 768};
 constexpr double kLongest = 3e-3;
 constexpr int kRepeats = 3;
 
-std::size_t at(FactorForm form) { return static_cast<std::size_t>(form); }
+std::size_t at(const FactorPlan& plan) { return index_of(plan.form->index); }
 
 /// Shortest of some runs, which excludes interference; fewer runs where they are long.
 template <class Work>
@@ -47,30 +48,28 @@ std::vector<double> decaying(std::int64_t rows, std::int64_t columns, bool trian
 }
 
 MeasuredCost measure(Context& ctx, DType dtype, const FactorPlan& plan) {
-  const bool low_rank = plan.form == FactorForm::low_rank, eigen = plan.form == FactorForm::eigen;
-  std::vector<double> numbers = decaying(low_rank ? plan.rows : plan.dim, plan.dim, !low_rank);
-  const std::int64_t height = low_rank ? plan.rows : plan.dim;
-  Tensor average = Tensor::empty(ctx, {plan.statistic_numel()}, dtype),
+  const std::int64_t height = plan.factorised(), values_numel = plan.has_values() ? plan.dim : 0;
+  std::vector<double> numbers = decaying(height, plan.dim, !plan.has_rows());
+  Tensor average = Tensor::empty(ctx, plan.average_shape(), dtype),
          inverse = Tensor::empty_aligned(ctx, {height, plan.dim}, dtype),
-         values = Tensor::zeros(ctx, {eigen ? plan.dim : 0}, dtype),
+         values = Tensor::zeros(ctx, {values_numel}, dtype),
          x = Tensor::zeros(ctx, {plan.dim, kCostColumns}, dtype),
          y = Tensor::zeros(ctx, {plan.dim, kCostColumns}, dtype);
   Context host;
-  Tensor rounded = Tensor::empty(host, {plan.statistic_numel()}, dtype);
+  Tensor rounded = Tensor::empty(host, average.shape(), dtype);
   ops::cast(host, view_of(numbers.data(), rounded.shape()), rounded);
   ops::copy(ctx, rounded, average);
   ops::fill(ctx, inverse, 0);
   ops::fill(ctx, x, 1);
-  FactorGroup block{.form = plan.form, .average = average.view(), .inverse = inverse, .values = {}};
-  if (eigen) block.values = values;
-  if (low_rank) block.average = average.view().reshape({plan.rows, plan.dim});
+  const FactorGroup block{
+      .form = plan.form, .average = average, .inverse = inverse, .values = values};
   constexpr double kShift = 1;
   Tensor shift = Tensor::empty(ctx, {1}, DType::f64);
   ops::fill(ctx, shift, kShift);
   MeasuredCost cost;
   cost.refresh = seconds_of(ctx.stream(), [&] { (void)rebuild_inverse(ctx, block, kShift); });
   cost.apply = seconds_of(ctx.stream(), [&] {
-    if (!eigen)
+    if (!plan.has_values())
       return apply_left(
           ctx,
           {.form = plan.form, .inverse = inverse, .shift = kShift, .device_shift = shift.view()},
@@ -81,29 +80,18 @@ MeasuredCost measure(Context& ctx, DType dtype, const FactorPlan& plan) {
   return cost;
 }
 
-std::vector<FactorForm> forms_of(const CurvatureOptions& options, Device device) {
-  if (options.inverse.method != InverseMethod::cholesky) return {FactorForm::eigen};
-  std::vector<FactorForm> forms{FactorForm::inverse};
-  if (!device.is_cuda()) forms.push_back(FactorForm::cholesky);
-  if (options.statistics.low_rank && options.statistics.new_weight == 1)
-    forms.push_back(FactorForm::low_rank);
-  return forms;
-}
-
-void measure_form(FactorForm form, const MeasureCost& measure, CostModel& model) {
+void measure_form(FactorPlan plan, const MeasureCost& measure, CostModel& model) {
   std::vector<CostSample> refresh, apply;
   for (const std::int64_t width : kWidths) {
-    const FactorPlan plan{.dim = width,
-                          .groups = 1,
-                          .form = form,
-                          .rows = form == FactorForm::low_rank ? width / 8 : 0};
+    plan.dim = width;
+    if (plan.has_rows()) plan.rows = width / 8;
     const MeasuredCost cost = measure(plan);
     refresh.push_back({refresh_operations(plan), cost.refresh});
     apply.push_back({apply_operations(plan, kCostColumns), cost.apply});
     if (cost.refresh + cost.apply > kLongest) break;
   }
-  model.refresh[at(form)] = fit_cost(refresh);
-  model.apply[at(form)] = fit_cost(apply);
+  model.refresh[at(plan)] = fit_cost(refresh);
+  model.apply[at(plan)] = fit_cost(apply);
 }
 
 double seconds(const LinearCost& cost, double operations) {
@@ -113,11 +101,11 @@ double seconds(const LinearCost& cost, double operations) {
 }  // namespace
 
 double refresh_seconds(const CostModel& model, const FactorPlan& plan) {
-  return plan.is_set() ? seconds(model.refresh[at(plan.form)], refresh_operations(plan)) : 0;
+  return plan.is_set() ? seconds(model.refresh[at(plan)], refresh_operations(plan)) : 0;
 }
 
 double apply_seconds(const CostModel& model, const FactorPlan& plan, std::int64_t columns) {
-  return plan.is_set() ? seconds(model.apply[at(plan.form)], apply_operations(plan, columns)) : 0;
+  return plan.is_set() ? seconds(model.apply[at(plan)], apply_operations(plan, columns)) : 0;
 }
 
 double layer_seconds(const CostModel& model, const LayerSpec& spec, const CurvatureOptions& options,
@@ -158,8 +146,9 @@ CostModel calibrate(comm::Communicator& comm, const CurvatureOptions& options,
                     const MeasureCost& measure, Device device) {
   CostModel model;
   if (comm.rank() == 0)
-    for (const FactorForm form : forms_of(options, device)) measure_form(form, measure, model);
-  std::array<double, 4 * kFactorForms> numbers{};
+    for (const FactorPlan& plan : possible_plans(options, device))
+      measure_form(plan, measure, model);
+  std::array<double, 4 * kForms> numbers{};
   const auto visit = [&](auto move) {
     std::size_t i = 0;
     for (auto* costs : {&model.refresh, &model.apply})

@@ -24,7 +24,7 @@ struct LinearCost {
 /// Costs per refresh_operations() and apply_operations(), which grow as the third power of the
 /// width.
 struct CostModel {
-  std::array<LinearCost, kFactorForms> refresh{}, apply{};  ///< Indexed by FactorForm.
+  std::array<LinearCost, kForms> refresh{}, apply{};  ///< Indexed by the form.
 };
 
 [[nodiscard]] double refresh_seconds(const CostModel& model, const FactorPlan& plan);

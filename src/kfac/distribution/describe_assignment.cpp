@@ -68,8 +68,8 @@ std::string milliseconds(double seconds) {
 /// Width and form, e.g. "145 Cholesky"; with the rows of a low-rank factor.
 std::string text_of(const FactorPlan& plan) {
   if (!plan.is_set()) return "-";
-  std::string text = std::to_string(plan.dim) + " " + name_of(plan.form);
-  if (plan.form == FactorForm::low_rank) text += " of " + std::to_string(plan.rows);
+  std::string text = std::to_string(plan.dim) + " " + plan.form->name;
+  if (plan.has_rows()) text += " of " + std::to_string(plan.rows);
   return text;
 }
 
@@ -167,10 +167,9 @@ CurvatureBytes curvature_bytes(const LayerSpec& spec, const CurvatureOptions& op
     if (!plan.factor.is_set()) continue;
     const Shape stored = with_aligned_rows(plan.factor.inverse_shape(), options.dtype, device);
     bytes.inverses += bytes_of(stored.numel(), element);
-    if (plan.factor.form == FactorForm::eigen)
-      bytes.inverses += plan.factor.groups * plan.factor.dim * element;
+    if (plan.factor.has_values()) bytes.inverses += plan.factor.groups * plan.factor.dim * element;
   }
-  const bool eigen = plan_a(spec, options, device).form == FactorForm::eigen;
+  const bool eigen = plan_a(spec, options, device).has_values();
   if (options.inverse.method == InverseMethod::ekfac && eigen)
     bytes.inverses += bytes_of(factor_groups(spec) * g_dim(spec) * a_dim(spec), element);
   return bytes;

@@ -74,7 +74,7 @@ std::string remedies(const PlannedLayers& plan, std::size_t widest, double need)
   const CurvatureOptions& o = plan.options;
   const auto* linear = std::get_if<LinearSpec>(&plan.specs[widest]);
   if (linear != nullptr && o.inverse.method == InverseMethod::cholesky &&
-      plan_g(*linear, o, plan.device).form != FactorForm::low_rank)
+      !plan_g(*linear, o, plan.device).has_rows())
     text +=
         ", or keep the rows of its factors where they are few (new_weight = 1 and "
         "LinearSpec::max_rows)";

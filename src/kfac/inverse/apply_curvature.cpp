@@ -20,7 +20,7 @@ ConstTensorView group_of(const Tensor& x, int group, Shape shape) {
 void apply_group(Context& ctx, const CurvatureOptions& options, const LayerCurvature& layer,
                  int group, const Columns& v) {
   const Factor &a = layer.a, &g = layer.g;
-  if (a.form != FactorForm::eigen)
+  if (!a.has_values())
     return apply_factors(ctx, applied_factor(a, group), applied_factor(g, group), v);
   const auto vectors = [group](const Factor& f) {
     return group_of(f.inverse, group, {f.dim, f.dim});
@@ -66,7 +66,7 @@ void apply(Context& ctx, const LayerSpec& spec, const CurvatureOptions& options,
   }
   if (layer.a.is_diagonal()) return apply_diagonal(ctx, options, layer, weight);
   const auto [matrix, column] = columns_of(g.dim * g.groups, weight, bias);
-  if (weight.device().is_cuda() && g.groups > 1 && g.form == FactorForm::inverse)
+  if (weight.device().is_cuda() && g.groups > 1 && g.is_explicit())
     return cuda::apply_groups(ctx, layer.a.inverse, g.inverse, matrix, column);
   if (has_small_groups(layer.a) && has_small_groups(g))
     return apply_small(layer.a.inverse, g.inverse, matrix, column);
@@ -80,9 +80,8 @@ void apply(Context& ctx, const LayerSpec& spec, const CurvatureOptions& options,
 }  // namespace
 
 AppliedFactor applied_factor(const Factor& factor, int group) {
-  AppliedFactor out{
-      .form = static_cast<FactorForm>(factor.stored_form.data<std::int32_t>()[group]),
-      .inverse = group_of(factor.inverse, group, {factor.inverse.shape()[1], factor.dim})};
+  AppliedFactor out{.form = stored_form(factor, group),
+                    .inverse = group_of(factor.inverse, group, {factor.factorised(), factor.dim})};
   if (factor.shifts.view().device().is_cuda()) {
     out.device_shift = factor.shifts.view().slice(0, group, 1);
   } else {
@@ -124,8 +123,7 @@ std::optional<BatchShape> batch_shape(const LayerSpec& spec, const CurvatureOpti
     return BatchShape{};
   if (!has_factors(spec)) return {};
   const FactorPlan a = plan_a(spec, options, device), g = plan_g(spec, options, device);
-  const bool inverses = a.form == FactorForm::inverse && g.form == FactorForm::inverse;
-  if (!inverses || g.groups > 1) return {};
+  if (!a.is_explicit() || !g.is_explicit() || g.groups > 1) return {};
   return BatchShape{g.dim, a.dim, bias_numel(spec) > 0};
 }
 

@@ -1,15 +1,17 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
 
 #include "dkfac/core/context.h"
+#include "dkfac/core/ops.h"
 #include "dkfac/core/tensor_view.h"
 
 #include "core/shared/cuda/batched.h"
-#include "kfac/inverse/factor_plan.h"
+#include "kfac/inverse/factor_form.h"
 #include "kfac/inverse/norm_gradient.h"
 
 /// U = G^-1 V A^-1 for factors in any form, without copying V.
@@ -27,14 +29,8 @@ struct Columns {
   [[nodiscard]] TensorView columns(std::int64_t first, std::int64_t count) const {
     return first >= width() ? bias : weight.slice(1, first, count);
   }
-};
-
-/// One group of a factor in the form in which it is applied.
-struct AppliedFactor {
-  FactorForm form = FactorForm::inverse;  ///< Neither eigen nor diagonal.
-  ConstTensorView inverse;                ///< [d,d]; low_rank: [rows,d].
-  double shift = 0;                       ///< low_rank only, on the host.
-  ConstTensorView device_shift = {};      ///< low_rank only, on a device: f64[1].
+  /// Whether both are the same memory.
+  [[nodiscard]] bool is(const Columns& other) const { return weight.raw() == other.weight.raw(); }
 };
 
 /// A gradient v[out,d] and the factors that precondition it.
@@ -56,7 +52,7 @@ struct ProductBatch {
   }
 };
 
-/// Computes v <- G^-1 v A^-1 for gradients of one shape, whose factors are FactorForm::inverse. On
+/// Computes v <- G^-1 v A^-1 for gradients of one shape, whose inverses are explicit. On
 /// a device each of the two products is one call for all of them (gemm_each()). `batch` may be null
 /// for a single gradient; on the host there must be just one.
 void apply_inverses(Context& ctx, std::span<const FactoredGradient> gradients, ProductBatch* batch);
@@ -64,8 +60,40 @@ void apply_inverses(Context& ctx, std::span<const FactoredGradient> gradients, P
 /// Computes v <- G^-1 v A^-1 for v[out,d].
 void apply_factors(Context& ctx, const AppliedFactor& a, const AppliedFactor& g, const Columns& v);
 /// Computes v <- v A^-1.
-void apply_right(Context& ctx, const AppliedFactor& a, const Columns& v);
+inline void apply_right(Context& ctx, const AppliedFactor& a, const Columns& v) {
+  a.form->apply(ctx, Side::right, a, v, v);
+}
 /// Computes v <- G^-1 v.
-void apply_left(Context& ctx, const AppliedFactor& g, const Columns& v);
+inline void apply_left(Context& ctx, const AppliedFactor& g, const Columns& v) {
+  g.form->apply(ctx, Side::left, g, v, v);
+}
+
+// For the forms.
+
+/// Calls f(first, count) for the parts of columns [first, first + count) on either side of the last
+/// column of d, if that is stored separately in x or y.
+template <class F>
+void for_parts(const Columns& x, const Columns& y, std::int64_t first, std::int64_t count, F&& f) {
+  const bool apart = !x.bias.empty() || !y.bias.empty();
+  const std::int64_t last = x.d() - 1, in_weight = apart ? std::min(count, last - first) : count;
+  if (in_weight > 0) f(first, in_weight);
+  if (in_weight < count) f(last, std::int64_t{1});
+}
+template <class F>
+void for_parts(const Columns& x, const Columns& y, F&& f) {
+  for_parts(x, y, 0, x.d(), f);
+}
+
+inline void copy_columns(Context& ctx, const Columns& from, const Columns& to) {
+  for_parts(from, to, [&](std::int64_t c, std::int64_t n) {
+    ops::copy(ctx, from.columns(c, n), to.columns(c, n));
+  });
+}
+
+/// Rows [row, row + rows) of columns [column, column + columns).
+inline ConstTensorView block_of(ConstTensorView m, std::int64_t row, std::int64_t rows,
+                                std::int64_t column, std::int64_t columns) {
+  return m.slice(0, row, rows).slice(1, column, columns);
+}
 
 }  // namespace dkfac::kfac

@@ -4,13 +4,14 @@
 #include <span>
 
 #include "core/shared/kernel.h"
+#include "kfac/inverse/damping_split.h"
 #include "kfac/inverse/refresh.h"
 
 /// Kernels that rebuild inverses.
 namespace dkfac::kfac {
 
-/// Sets Factor::requested_damping of all groups of both factors (BatchNorm: of G).
-DKFAC_KERNEL(void, set_requested_damping, const CurvatureOptions& options, LayerCurvature& layer);
+/// Calls request(group) for `groups` groups.
+DKFAC_KERNEL(void, request_damping, std::int64_t groups, const RequestDamping& request);
 /// cpu: runs all stages, with the results in `tasks`. cuda: enqueues the first stage of all tasks
 /// on side streams and leaves the tasks' stages in `state`; join_rebuilds() follows.
 DKFAC_KERNEL(void, rebuild_all, RefreshState& state, std::span<RefreshTask> tasks,

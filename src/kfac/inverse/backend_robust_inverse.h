@@ -3,9 +3,8 @@
 #include "dkfac/core/tensor_view.h"
 
 #include "core/shared/kernel.h"
-#include "kfac/inverse/residual.h"
 
-/// Kernels of robust inversion beyond the operations of ops; see robust_inverse.h and residual.h.
+/// Kernels of robust inversion beyond the operations of ops; see robust_inverse.h.
 /// Contiguous tensors unless said otherwise.
 namespace dkfac::kfac {
 
@@ -17,9 +16,5 @@ DKFAC_KERNEL(void, scale_vectors, ConstTensorView q, ConstTensorView w, double s
 /// values = max(values, 0) for ascending values. Returns whether one was below 0 by more than
 /// rounding, that is by 16 d eps times the largest. Synchronizes with a device.
 DKFAC_KERNEL(bool, clip_eigenvalues, TensorView values);
-/// Kernels of the checks in residual.h; they synchronize with a device.
-DKFAC_KERNEL(bool, inverts, FactorForm form, const Inverted& m, ConstTensorView x);
-DKFAC_KERNEL(bool, decomposes, ConstTensorView average, ConstTensorView vectors,
-             ConstTensorView values);
 
 }  // namespace dkfac::kfac

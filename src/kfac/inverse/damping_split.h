@@ -41,4 +41,19 @@ DKFAC_HD inline FactorShifts split_shifts(const Damping& damping, double trace_a
   return {pi * root, root / pi, false, false};
 }
 
+/// Writes split_damping() of each group to Factor::requested_damping of both factors.
+struct RequestDamping {
+  Damping damping;
+  const double *trace_a, *trace_g;
+  std::int64_t dim_a, dim_g;
+  double *a, *g;
+  bool alone = false;  ///< As in split_shifts().
+  DKFAC_HD void operator()(std::int64_t group) const {
+    const FactorShifts shifts =
+        split_shifts(damping, trace_a[group], dim_a, trace_g[group], dim_g, alone);
+    a[group] = shifts.zero_a ? -shifts.a : shifts.a;
+    g[group] = shifts.zero_g ? -shifts.g : shifts.g;
+  }
+};
+
 }  // namespace dkfac::kfac

@@ -9,6 +9,29 @@
 #include "kfac/inverse/backend_inverse.h"
 
 namespace dkfac::kfac {
+namespace {
+
+class DiagonalForm final : public FactorForm {
+ public:
+  constexpr DiagonalForm() : FactorForm("diagonal", 4) {}
+
+  Shape average_shape(const FactorPlan& plan) const override { return {plan.dim}; }
+  std::int64_t inverse_rows(const FactorPlan&) const override { return 1; }
+  Costs costs(const FactorPlan& plan) const override {
+    const auto n = static_cast<double>(plan.dim);
+    return {.refresh_operations = n, .apply_operations = n, .inverse_flops = n};
+  }
+  double build_flops(const FactorPlan&, double rows) const override { return rows; }
+  void trace(Context& ctx, const FactorPlan&, ConstTensorView average,
+             TensorView traces) const override {
+    ops::sum(ctx, average, traces);
+  }
+};
+constexpr DiagonalForm kDiagonal;
+
+}  // namespace
+
+const FactorForm* const FactorForm::diagonal = &kDiagonal;
 
 std::int64_t diagonal_rows(const Caller& caller, const LayerSpec& spec, ConstTensorView input) {
   constexpr const char* kInput = "the input";
@@ -47,10 +70,6 @@ void compute_diagonal(Context& ctx, const Caller& caller, const LayerSpec& spec,
   ops::axpby(ctx, 1 / all, counts.flat(), beta, a);
 }
 
-void diagonal_trace(Context& ctx, const Factor& factor, TensorView trace) {
-  ops::sum(ctx, factor.average, trace);
-}
-
 void store_diagonal(Context& ctx, Factor& factor) {
   // The damping s, representable in the factor's dtype, as all workers of the layer receive it. It
   // is given as -s where a factor of the layer is zero, so that the inverse is that of sI.
@@ -67,7 +86,7 @@ void store_diagonal(Context& ctx, Factor& factor) {
   const ExactProducts exact(ctx);
   ops::gemm(ctx, ops::Trans::no, ops::Trans::no, 1, factor.average.view().reshape({factor.dim, 1}),
             keep, 0, factor.inverse.view().reshape({factor.dim, 1}));
-  factor.stored_form.data<std::int32_t>()[0] = static_cast<std::int32_t>(factor.form);
+  factor.stored_form.data<std::int32_t>()[0] = factor.form->index;
 }
 
 void apply_diagonal(Context& ctx, const CurvatureOptions& options, const LayerCurvature& layer,
@@ -77,7 +96,7 @@ void apply_diagonal(Context& ctx, const CurvatureOptions& options, const LayerCu
   const TensorView v = weight.reshape({a.dim, g.dim});
   const ConstTensorView diagonal = a.inverse.view().flat();
   Scratch scratch(ctx);
-  if (g.form == FactorForm::eigen) {
+  if (g.has_values()) {
     using ops::Trans;
     const ConstTensorView vectors = g.inverse.view().reshape({g.dim, g.dim});
     const TensorView projected = scratch.take_aligned(v.shape(), v.dtype());

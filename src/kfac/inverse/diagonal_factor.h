@@ -22,8 +22,6 @@ namespace dkfac::kfac {
 void compute_diagonal(Context& ctx, const Caller& caller, const LayerSpec& spec,
                       ConstTensorView input, double global_batch, double beta, TensorView a);
 
-/// Computes the trace of the average, f64[1].
-void diagonal_trace(Context& ctx, const Factor& factor, TensorView trace);
 /// Renews the inverse from the average and the requested damping. This cannot fail: an average is
 /// finite and not negative, and its damping positive.
 void store_diagonal(Context& ctx, Factor& factor);

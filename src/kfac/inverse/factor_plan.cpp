@@ -1,26 +1,14 @@
 #include "kfac/inverse/factor_plan.h"
 
 #include <algorithm>
-#include <array>
 
-#include "dkfac/core/ops.h"
 #include "dkfac/kfac/statistics.h"
 
-#include "kfac/inverse/block_triangular.h"
 #include "kfac/inverse/small_groups.h"
 
 namespace dkfac::kfac {
 namespace {
 
-/// Cost of an operation of a Cholesky factorisation or inversion, in operations of a large product
-/// (OpenBLAS, widths 512 to 4608: 75 to 200 against 235 GFLOP/s on one core).
-constexpr double kFactorisation = 2;
-/// Extra cost of a blocked solve over one large product, in widths of a block. It needs slightly
-/// more operations, in smaller products (gradients [256,2304] to [512,4608] and [512,785]: 12 to 50
-/// % of the product).
-constexpr double kBlocks = 2.5;
-/// Cost of an eigendecomposition in factorisations with inversion (docs/benchmarks.md).
-constexpr double kEigen = 10;
 /// Typical steps between refreshes under the adaptive rule.
 constexpr std::int64_t kAdaptiveInterval = 10;
 
@@ -80,22 +68,6 @@ FactorPlan chosen(FactorPlan best, const LayerSpec& spec, const CurvatureOptions
 
 }  // namespace
 
-const char* name_of(FactorForm form) {
-  static constexpr std::array<const char*, kFactorForms> kNames{"inverse", "Cholesky", "eigen",
-                                                                "low rank", "diagonal"};
-  return kNames.at(static_cast<std::size_t>(form));
-}
-
-std::int64_t FactorPlan::statistic_numel() const {
-  if (form == FactorForm::diagonal) return dim;
-  return form == FactorForm::low_rank ? rows * dim : groups * ops::packed_size(dim);
-}
-
-Shape FactorPlan::inverse_shape() const {
-  if (form == FactorForm::diagonal) return {1, 1, dim};
-  return form == FactorForm::low_rank ? Shape{1, rows, dim} : Shape{groups, dim, dim};
-}
-
 FactorPlan default_plan_a(const LayerSpec& spec) {
   const bool diagonal = std::holds_alternative<EmbeddingSpec>(spec);
   return {.dim = a_dim(spec),
@@ -125,51 +97,13 @@ FactorPlan plan_g(const LayerSpec& spec, const CurvatureOptions& options, Device
           .form = device.is_cuda() ? FactorForm::inverse : FactorForm::cholesky};
 }
 
-double refresh_operations(const FactorPlan& plan) {
-  const auto n = static_cast<double>(plan.dim), rows = static_cast<double>(plan.rows);
-  switch (plan.form) {
-    case FactorForm::inverse:
-      return plan.groups * kFactorisation * n * n * n;
-    case FactorForm::cholesky:
-      return plan.groups * kFactorisation * n * n * n / 3;
-    case FactorForm::eigen:
-      return plan.groups * kEigen * kFactorisation * n * n * n;
-    case FactorForm::low_rank:  // X X', its factor, L^-1 X
-      return rows * rows * n + kFactorisation * rows * rows * rows / 3 + rows * rows * n;
-    case FactorForm::diagonal:
-      return n;
-  }
-  return 0;
-}
-
-double apply_operations(const FactorPlan& plan, std::int64_t columns) {
-  const auto n = static_cast<double>(plan.dim), m = static_cast<double>(columns);
-  switch (plan.form) {
-    case FactorForm::inverse:
-      return plan.groups * 2 * m * n * n;
-    case FactorForm::cholesky:
-      return plan.groups * 2 * m * n * (n + kBlocks * static_cast<double>(solve_block(plan.dim)));
-    case FactorForm::eigen:
-      return plan.groups * 4 * m * n * n;
-    case FactorForm::low_rank:
-      return 4 * m * n * static_cast<double>(plan.rows);
-    case FactorForm::diagonal:
-      return m * n;
-  }
-  return 0;
-}
-
-double build_flops(const FactorPlan& plan, double rows) {
-  if (plan.form == FactorForm::low_rank) return 0;
-  if (plan.form == FactorForm::diagonal) return rows;
-  const auto n = static_cast<double>(plan.dim);
-  return rows * plan.groups * n * (n + 1);
-}
-
-double inverse_flops(const FactorPlan& plan) {
-  const auto n = static_cast<double>(plan.dim), rows = static_cast<double>(plan.rows);
-  if (plan.form == FactorForm::low_rank) return 2 * rows * rows * n + rows * rows * rows;
-  return plan.form == FactorForm::diagonal ? n : plan.groups * n * n * n;
+std::vector<FactorPlan> possible_plans(const CurvatureOptions& options, Device device) {
+  if (options.inverse.method != InverseMethod::cholesky) return {{.form = FactorForm::eigen}};
+  std::vector<FactorPlan> plans{{.form = FactorForm::inverse}};
+  if (!device.is_cuda()) plans.push_back({.form = FactorForm::cholesky});
+  if (options.statistics.low_rank && options.statistics.new_weight == 1)
+    plans.push_back({.form = FactorForm::low_rank});
+  return plans;
 }
 
 }  // namespace dkfac::kfac

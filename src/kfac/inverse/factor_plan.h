@@ -1,54 +1,50 @@
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "dkfac/core/device.h"
 #include "dkfac/core/layer_spec.h"
 #include "dkfac/core/tensor_view.h"
 #include "dkfac/kfac/options.h"
 
+#include "kfac/inverse/factor_form.h"
+
 /// The form in which a factor is stored. These are pure functions of specification, options and
 /// kind of device, so every rank can compute it for every layer.
 namespace dkfac::kfac {
 
-/// Contents of Factor::inverse.
-enum class FactorForm : std::uint8_t {
-  inverse,   ///< The damped inverse, applied by one product.
-  cholesky,  ///< Cholesky factor of the damped factor (block_triangular.h): cheaper to compute.
-  eigen,     ///< Eigenvectors in columns, eigenvalues in `values`.
-  low_rank,  ///< `average` holds rows X, `inverse` rows Y with (X'X + s I)^-1 = (I - Y'Y) / s.
-  diagonal   ///< A diagonal factor, without damping.
-};
-inline constexpr std::size_t kFactorForms = 5;
-[[nodiscard]] const char* name_of(FactorForm form);
-
 struct FactorPlan {
   std::int64_t dim = 0;  ///< 0: no factor.
   int groups = 1;
-  FactorForm form = FactorForm::inverse;
+  const FactorForm* form = FactorForm::inverse;
   std::int64_t rows = 0;         ///< low_rank: maximum of rows per step over all ranks.
   std::int64_t sample_rows = 1;  ///< low_rank: rows per sample; divides `rows`.
 
   [[nodiscard]] bool is_set() const { return dim > 0; }
-  /// Number of elements of a statistic, and of the average: [groups * packed_size(dim)]; low_rank:
-  /// [rows * dim]; diagonal: [dim].
-  [[nodiscard]] std::int64_t statistic_numel() const;
+  [[nodiscard]] bool is_explicit() const { return form->is_explicit(); }
+  /// Whether eigenvalues are stored. The damping is then added where they are applied; else it is
+  /// in the inverse.
+  [[nodiscard]] bool has_values() const { return form == FactorForm::eigen; }
+  /// Whether a statistic is the rows of a step, not their second moment.
+  [[nodiscard]] bool has_rows() const { return form == FactorForm::low_rank; }
   /// Whether nothing is multiplied or factorised: operations on the factor are those of
   /// diagonal_factor.h.
   [[nodiscard]] bool is_diagonal() const { return form == FactorForm::diagonal; }
+
+  /// Average of one group: [packed_size(dim)]; low_rank: [rows,dim]; diagonal: [dim].
+  [[nodiscard]] Shape average_shape() const { return form->average_shape(*this); }
+  /// Number of elements of a statistic, and of the average, of all groups.
+  [[nodiscard]] std::int64_t statistic_numel() const { return groups * average_shape().numel(); }
   /// Width of the packed triangles that a statistic consists of (low_rank has none).
   [[nodiscard]] std::int64_t triangle() const { return is_diagonal() ? 1 : dim; }
-  /// Order of the matrices that a rebuild factorises: dim; low_rank: rows; diagonal: 0.
-  [[nodiscard]] std::int64_t factorised() const {
-    if (is_diagonal()) return 0;
-    return form == FactorForm::low_rank ? rows : dim;
-  }
-  /// [groups,dim,dim]; low_rank: [1,rows,dim]; diagonal: [1,1,dim].
-  [[nodiscard]] Shape inverse_shape() const;
+  /// Order of the matrices that a rebuild factorises: dim; low_rank: rows; diagonal: 1.
+  [[nodiscard]] std::int64_t factorised() const { return form->inverse_rows(*this); }
+  /// [groups,factorised(),dim]
+  [[nodiscard]] Shape inverse_shape() const { return {groups, factorised(), dim}; }
 };
 
-/// Plans before options choose a form: FactorForm::inverse, unless the layer determines it (the A
+/// Plans before options choose a form: an explicit inverse, unless the layer determines it (the A
 /// of an Embedding is diagonal). Not set for layers without Kronecker factors.
 [[nodiscard]] FactorPlan default_plan_a(const LayerSpec& spec);
 [[nodiscard]] FactorPlan default_plan_g(const LayerSpec& spec);
@@ -61,17 +57,28 @@ struct FactorPlan {
                                 Device device = Device::cpu());
 [[nodiscard]] FactorPlan plan_g(const LayerSpec& spec, const CurvatureOptions& options,
                                 Device device = Device::cpu());
+/// A plan, without its sizes, in each form that these functions may choose.
+[[nodiscard]] std::vector<FactorPlan> possible_plans(const CurvatureOptions& options,
+                                                     Device device);
 
 /// Cost of computing the inverse from the average, and of applying it to a matrix of `columns`
 /// columns, in operations of a large product. `columns` is the number of outputs of the layer for
 /// A, and the width of A for G. plan_a() and plan_g() minimise the total over an inverse's
 /// lifetime.
-[[nodiscard]] double refresh_operations(const FactorPlan& plan);
-[[nodiscard]] double apply_operations(const FactorPlan& plan, std::int64_t columns);
+[[nodiscard]] inline double refresh_operations(const FactorPlan& plan) {
+  return plan.form->costs(plan).refresh_operations;
+}
+[[nodiscard]] inline double apply_operations(const FactorPlan& plan, std::int64_t columns) {
+  return static_cast<double>(columns) * plan.form->costs(plan).apply_operations;
+}
 /// Floating-point operations of computing a statistic from `rows` rows (samples times positions),
 /// and of inverting the factor, as reported: rows * groups * d (d + 1), triangles only, and
 /// groups * d^3. low_rank: 0 and 2 rows^2 d + rows^3; diagonal: rows and d.
-[[nodiscard]] double build_flops(const FactorPlan& plan, double rows);
-[[nodiscard]] double inverse_flops(const FactorPlan& plan);
+[[nodiscard]] inline double build_flops(const FactorPlan& plan, double rows) {
+  return plan.form->build_flops(plan, rows);
+}
+[[nodiscard]] inline double inverse_flops(const FactorPlan& plan) {
+  return plan.form->costs(plan).inverse_flops;
+}
 
 }  // namespace dkfac::kfac

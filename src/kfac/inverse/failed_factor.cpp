@@ -60,7 +60,7 @@ Tensor dense_average(Context& ctx, Context& host, const Factor& factor) {
   Tensor average = Tensor::empty(host, factor.average.shape(), factor.average.dtype());
   ops::copy(ctx, factor.average, average);
   ctx.stream().synchronize();
-  if (factor.form == FactorForm::low_rank)
+  if (factor.has_rows())
     return Tensor::copy_of(host, average.view().reshape({factor.rows, factor.dim}));
   Tensor dense = Tensor::zeros(host, {factor.groups, factor.dim, factor.dim}, average.dtype());
   const std::int64_t size = ops::packed_size(factor.dim);
@@ -117,7 +117,7 @@ std::string save_failed_factor(Context& ctx, const CurvatureOptions& options,
     const std::string path = (std::filesystem::path(options.inverse.failure_folder) /
                               file_name_of(ctx, layer_name, kind, factor))
                                  .string();
-    const bool single = factor.form != FactorForm::low_rank && factor.groups == 1;
+    const bool single = !factor.has_rows() && factor.groups == 1;
     return write_npy(path, single ? all.reshape({factor.dim, factor.dim}) : all) ? path
                                                                                  : std::string();
   } catch (const std::exception&) {

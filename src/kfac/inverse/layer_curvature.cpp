@@ -7,7 +7,6 @@
 #include "dkfac/kfac/statistics.h"
 
 #include "core/shared/read_back.h"
-#include "kfac/schedule/backend_step.h"
 
 namespace dkfac::kfac {
 namespace {
@@ -19,13 +18,12 @@ Factor make_factor(Context& ctx, const FactorPlan& plan, const CurvatureOptions&
   factor.average = Tensor::zeros(ctx, {plan.statistic_numel()}, options.dtype);
   factor.inverse = Tensor::empty_aligned(ctx, plan.inverse_shape(), options.dtype);
   ops::fill(ctx, factor.inverse, 0);
-  if (plan.form == FactorForm::eigen)
-    factor.values = Tensor::zeros(ctx, {plan.groups, plan.dim}, options.dtype);
+  if (plan.has_values()) factor.values = Tensor::zeros(ctx, {plan.groups, plan.dim}, options.dtype);
   for (Tensor* per_group : {&factor.shifts, &factor.requested_damping})
     *per_group = Tensor::zeros(ctx, {plan.groups}, DType::f64);
   Context host;
   factor.stored_form = Tensor::zeros(host, {plan.groups}, DType::i32);
-  if (ctx.device().is_cuda()) ops::fill(host, factor.stored_form, static_cast<double>(plan.form));
+  if (ctx.device().is_cuda()) ops::fill(host, factor.stored_form, plan.form->index);
   return factor;
 }
 
@@ -65,16 +63,21 @@ LayerCurvature make_layer_curvature(Context& ctx, const LayerSpec& spec,
   if (bn != nullptr && !layer.g.is_set())
     layer.fisher = Tensor::zeros(
         ctx, {norm_rows(*bn, options.statistics.norm_fisher), bn->channels}, options.dtype);
-  if (options.inverse.method == InverseMethod::ekfac && layer.a.form == FactorForm::eigen)
+  if (options.inverse.method == InverseMethod::ekfac && layer.a.has_values())
     layer.scales = Tensor::zeros(ctx, {layer.g.groups, layer.g.dim, layer.a.dim}, options.dtype);
   return layer;
 }
 
+ConstTensorView average_of(const Factor& factor, int group) {
+  const Shape shape = factor.average_shape();
+  const std::int64_t size = shape.numel();
+  return factor.average.view().slice(0, group * size, size).reshape(shape);
+}
+
 void check_finite(Context& ctx, const FactorPlan& plan, ConstTensorView statistic,
                   TensorView finite_check) {
-  if (!plan.is_set() || plan.is_diagonal()) return ops::max_abs(ctx, statistic, finite_check);
-  if (plan.form == FactorForm::low_rank) return ops::dot(ctx, statistic, statistic, finite_check);
-  kernels::packed_diagonals(ctx, statistic, plan.dim, finite_check);
+  if (!plan.is_set()) return ops::max_abs(ctx, statistic, finite_check);
+  plan.form->trace(ctx, plan, statistic, finite_check);
 }
 
 bool merge_factor(Context& ctx, const CurvatureOptions& options, ConstTensorView statistic,

@@ -29,9 +29,9 @@ struct Factor : FactorPlan {
   /// Negative where the curvature of the layer is zero: the inverse is then I/|requested_damping|.
   /// Set by add_refresh_tasks().
   Tensor requested_damping;
-  /// Host, i32[groups]: the FactorForm of `inverse`, which is FactorForm::inverse where a fallback
-  /// stage replaced FactorForm::cholesky. Saved and shared together with `inverse` and `shifts`. On
-  /// CUDA always `form`.
+  /// Host, i32[groups]: the index of the form of `inverse`, which is that of an explicit one where
+  /// a fallback stage replaced a Cholesky factor. Saved and shared together with `inverse` and
+  /// `shifts`. On CUDA always that of `form`.
   Tensor stored_form;
   std::int64_t statistics = 0;  ///< Merged so far.
   bool stale = false;           ///< Average or damping has changed since the last refresh.
@@ -63,9 +63,8 @@ struct LayerCurvature {
 /// ranks overflowed. plan: of the factor; not set for the blocks of a BatchNorm and the scales of
 /// EKFAC.
 ///
-/// For triangles it is the sum of the diagonals: no element of a positive semidefinite matrix
-/// exceeds its largest diagonal element. For rows X, which represent X'X, it is the sum of their
-/// squares. Of all others it is the largest magnitude.
+/// For factors it is the sum of the diagonals: no element of a positive semidefinite matrix exceeds
+/// its largest diagonal element. Of all others it is the largest magnitude.
 void check_finite(Context& ctx, const FactorPlan& plan, ConstTensorView statistic,
                   TensorView finite_check);
 
@@ -86,7 +85,13 @@ void check_finite(Context& ctx, const FactorPlan& plan, ConstTensorView statisti
                                 ConstTensorView statistic, LayerCurvature& layer,
                                 std::optional<double> finite_check = std::nullopt);
 
-/// One group of a factor with a valid inverse, not FactorForm::eigen, as it is applied.
+/// The average of one group, FactorPlan::average_shape().
+[[nodiscard]] ConstTensorView average_of(const Factor& factor, int group);
+/// The form of the inverse of one group.
+[[nodiscard]] inline auto stored_form(const Factor& factor, int group) {
+  return factor.form->at(factor.stored_form.data<std::int32_t>()[group]);
+}
+/// One group of a factor with a valid inverse, not of eigenvectors, as it is applied.
 [[nodiscard]] AppliedFactor applied_factor(const Factor& factor, int group);
 /// Whether everything that apply_curvature() needs of the layer has been inverted successfully at
 /// least once.
@@ -111,7 +116,7 @@ struct BatchShape {
   bool operator==(const BatchShape&) const = default;
 };
 /// Returns nothing where the layer is preconditioned by itself: on the host, and where a factor has
-/// groups or is not FactorForm::inverse, also that of NormFisher::full.
+/// groups or its inverse is not explicit, also that of NormFisher::full.
 [[nodiscard]] std::optional<BatchShape> batch_shape(const LayerSpec& spec,
                                                     const CurvatureOptions& options, Device device);
 /// apply_curvature() of layers with one batch_shape(), or of one layer. Gradients of the dtype of

@@ -58,8 +58,7 @@ void precondition(Context& ctx, ConstTensorView a_inverse, ConstTensorView g_inv
                   TensorView weight_grad, TensorView bias_grad) {
   const GradientView v =
       view_gradient("precondition", a_inverse, g_inverse, weight_grad, bias_grad);
-  apply_factors(ctx, {FactorForm::inverse, a_inverse}, {FactorForm::inverse, g_inverse},
-                {v.weight, v.bias});
+  apply_factors(ctx, {.inverse = a_inverse}, {.inverse = g_inverse}, {v.weight, v.bias});
 }
 
 void precondition_eigen(Context& ctx, ConstTensorView a_vectors, ConstTensorView a_values,

@@ -16,13 +16,30 @@ bool all_valid(Context& ctx, const Factor& factor) {
 }
 
 void forget_scales(const RefreshTask& task) {
-  if (task.factor->form == FactorForm::eigen) task.layer->scale_statistics = 0;
+  if (task.factor->has_values()) task.layer->scale_statistics = 0;
 }
 
 void keep_outcome(Context& ctx, const RefreshTask& task) {
   Factor& factor = *task.factor;
   factor.failures = task.stage == InverseStage::kept ? factor.failures + 1 : 0;
   factor.valid = task.stage != InverseStage::kept || all_valid(ctx, factor);
+}
+
+/// Sets Factor::requested_damping of all groups of both factors (BatchNorm: of G).
+void set_requested_damping(Context& ctx, const CurvatureOptions& options, LayerCurvature& layer) {
+  Factor &a = layer.a, &g = layer.g;
+  if (!a.is_set())
+    return ops::fill(ctx, g.requested_damping, options.norm_damping * options.damping);
+  Scratch scratch(ctx);
+  const TensorView traces_a = scratch.take({a.groups}, DType::f64),
+                   traces_g = scratch.take({a.groups}, DType::f64);
+  a.form->trace(ctx, a, a.average, traces_a);
+  g.form->trace(ctx, g, g.average, traces_g);
+  kernels::request_damping(
+      ctx, a.groups,
+      {options.factor_damping(), traces_a.data<double>(), traces_g.data<double>(), a.dim, g.dim,
+       a.requested_damping.data<double>(), g.requested_damping.data<double>(),
+       options.refresh.staleness == Staleness::adaptive});
 }
 
 /// Runs the fallback stages for the groups of a factor on the device whose first stage failed.
@@ -37,7 +54,7 @@ void fall_back(Context& ctx, RefreshTask& task, ConstTensorView group_stages) {
     InverseResult result{.stage = static_cast<InverseStage>(stages[at])};
     if (result.stage == InverseStage::kept) {
       const FactorGroup block = group_of(factor, group);
-      const bool zero = requested[at] < 0 && factor.form != FactorForm::eigen;
+      const bool zero = requested[at] < 0 && !factor.has_values();
       result = zero ? invert_identity(ctx, block, -requested[at])
                     : rebuild_inverse(ctx, block, requested[at]);
       if (result.stage == InverseStage::kept && factor.failed_group < 0)
@@ -53,18 +70,12 @@ void fall_back(Context& ctx, RefreshTask& task, ConstTensorView group_stages) {
 }  // namespace
 
 FactorGroup group_of(Factor& factor, int group) {
-  const std::int64_t size = factor.statistic_numel() / factor.groups;
-  FactorGroup block{
-      .form = factor.form,
-      .average = factor.average.view().slice(0, group * size, size),
-      .inverse =
-          factor.inverse.view().slice(0, group, 1).reshape({factor.inverse.shape()[1], factor.dim}),
-      .values = {}};
-  if (factor.form == FactorForm::low_rank)
-    block.average = block.average.reshape({factor.rows, factor.dim});
-  if (factor.form == FactorForm::eigen)
-    block.values = factor.values.view().slice(0, group, 1).flat();
-  return block;
+  return {.form = factor.form,
+          .average = average_of(factor, group),
+          .inverse =
+              factor.inverse.view().slice(0, group, 1).reshape({factor.factorised(), factor.dim}),
+          .values =
+              factor.has_values() ? factor.values.view().slice(0, group, 1).flat() : TensorView{}};
 }
 
 void add_refresh_tasks(Context& ctx, const CurvatureOptions& options, LayerCurvature& layer,
@@ -72,10 +83,10 @@ void add_refresh_tasks(Context& ctx, const CurvatureOptions& options, LayerCurva
   const bool a = layer.a.is_set() && parts.a && layer.a.stale;
   const bool g = layer.g.is_set() && parts.g && layer.g.stale;
   if (!a && !g) return;
-  kernels::set_requested_damping(ctx, options, layer);
+  set_requested_damping(ctx, options, layer);
   // Beside eigenvectors lambda is added where the diagonal is applied, which needs no other one
   // where G is zero.
-  if (layer.a.is_set() && layer.a.is_diagonal() && layer.g.form == FactorForm::eigen) {
+  if (layer.a.is_set() && layer.a.is_diagonal() && layer.g.has_values()) {
     Scratch scratch(ctx);
     const TensorView size = scratch.take({1}, DType::f64);
     ops::max_abs(ctx, layer.a.requested_damping, size);

@@ -3,7 +3,7 @@
 #include "dkfac/core/context.h"
 #include "dkfac/core/tensor_view.h"
 
-#include "kfac/inverse/factor_plan.h"
+#include "core/shared/kernel.h"
 
 /// Checks of a solver's result, which may be wrong although its status is 0.
 namespace dkfac::kfac {
@@ -18,11 +18,12 @@ inline constexpr double kEigenRounding = 32;
 
 /// A symmetric matrix M that has been inverted.
 struct Inverted {
-  ConstTensorView average;  ///< [packed_size(d)]; low_rank: rows X[rows,d], M = X'X.
+  ConstTensorView average;  ///< [packed_size(d)], or rows X[rows,d] with M = X'X.
   double shift = 0;
+  bool factored = false;  ///< The result is the blocked Cholesky factor; only on the host.
 };
 
-/// Whether X, in `form` (not eigen), is an inverse of M + shift*I. For two fixed vectors z of +1
+/// Whether X is an inverse of M + shift*I. For two fixed vectors z of +1
 /// and -1 and the residual r = z - (M + shift I) X z it checks
 ///   |X r| <= bar |X z|  and  |r| <= bar |z| + d eps (tr M + shift) |X z|
 /// with bar = kResidualBar and the eps of the dtype.
@@ -32,9 +33,9 @@ struct Inverted {
 /// to rounding where the condition of M makes that rounding visible in r. Sums are in f64; about 6
 /// d^2 operations per vector.
 ///
-/// x: inverse: lower triangle of [d,d]; cholesky: blocked L[d,d]; low_rank: Y[rows,d]. Never true
-/// for a result that contains a NaN or is zero.
-[[nodiscard]] bool inverts(Context& ctx, FactorForm form, const Inverted& m, ConstTensorView x);
+/// x: lower triangle of [d,d]; factored: blocked L[d,d]; of rows: Y[rows,d]. Never true for a
+/// result that contains a NaN or is zero. Synchronizes with a device, as decomposes().
+DKFAC_KERNEL(bool, inverts, const Inverted& m, ConstTensorView x);
 
 /// Whether vectors Q and values w are an eigendecomposition of M. For the z of inverts() it checks
 ///   |M z - Q diag(w) Q' z| <= kResidualBar |M z| + kEigenRounding d eps tr M,
@@ -43,7 +44,8 @@ struct Inverted {
 /// The check of Q'Q z finds a column that is too long, or not orthogonal to the others: it shows in
 /// its own element, and for the null space of M nowhere else. The second term is for a z in or near
 /// that null space, where M z is rounding only.
-[[nodiscard]] bool decomposes(Context& ctx, ConstTensorView average, ConstTensorView vectors,
-                              ConstTensorView values);
+DKFAC_KERNEL(bool, decomposes, ConstTensorView average, ConstTensorView vectors,
+             ConstTensorView values);
+using kernels::decomposes, kernels::inverts;
 
 }  // namespace dkfac::kfac

@@ -3,9 +3,9 @@
 #include "dkfac/core/context.h"
 #include "dkfac/core/ops.h"
 #include "dkfac/core/tensor_view.h"
-#include "dkfac/kfac/report.h"
 
-#include "kfac/inverse/factor_plan.h"
+#include "core/shared/read_back.h"
+#include "kfac/inverse/factor_form.h"
 
 /// Robust inversion: inverts by a sequence of fallback stages (docs/math.md, "Robust inversion").
 namespace dkfac::kfac {
@@ -15,22 +15,6 @@ struct Solvers {
   void (*potrf)(Context&, TensorView, TensorView) = ops::potrf;
   void (*potri)(Context&, TensorView, TensorView) = ops::potri;
   void (*eigh)(Context&, TensorView, TensorView, TensorView) = ops::eigh;
-};
-
-/// One group of a factor.
-struct FactorGroup {
-  FactorForm form = FactorForm::inverse;
-  ConstTensorView average;  ///< [packed_size(d)]; low_rank: rows [rows,d].
-  TensorView inverse;       ///< [d,d]; low_rank: [rows,d].
-  TensorView values;        ///< [d], eigen only.
-};
-
-/// Outcome of an inversion. With `kept` the block is unchanged and the other fields are
-/// meaningless.
-struct InverseResult {
-  InverseStage stage = InverseStage::kept;
-  double shift = 0;                       ///< The damping in the inverse.
-  FactorForm form = FactorForm::inverse;  ///< Form of the inverse, see Factor::stored_form.
 };
 
 /// Factor below the largest number of a dtype, as headroom for products of gradients with inverses.
@@ -56,5 +40,29 @@ inline constexpr double kRoom = 0x1p-28;
 /// Writes the inverse of shift*I, for a layer whose curvature is zero; `kept` when that is zero or
 /// too large in the block's dtype.
 [[nodiscard]] InverseResult invert_identity(Context& ctx, const FactorGroup& block, double shift);
+
+// Steps that the forms share.
+
+/// What compute(view) writes to a view of one number.
+template <class T, class Compute>
+T number_of(Context& ctx, Compute&& compute) {
+  T out{};
+  if (!ctx.device().is_cuda()) {
+    compute(view_of(&out, {1}));
+    return out;
+  }
+  Scratch scratch(ctx);
+  const TensorView there = scratch.take({1}, dtype_of<T>);
+  compute(there);
+  return read_back<T>(ctx, there)[0];
+}
+/// Whether the solver, given a view for its status, reports success.
+template <class Solve>
+bool succeeds(Context& ctx, Solve&& solve) {
+  return number_of<std::int32_t>(ctx, solve) == 0;
+}
+[[nodiscard]] bool is_finite(Context& ctx, ConstTensorView x);
+/// The average in f64.
+[[nodiscard]] TensorView widen(Context& ctx, Scratch& scratch, ConstTensorView average);
 
 }  // namespace dkfac::kfac

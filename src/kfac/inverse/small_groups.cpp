@@ -107,7 +107,7 @@ InverseResult invert_small(const FactorGroup& block, double shift) {
     if (!leaves_room(block.inverse.dtype(), rounded)) return;
     if (!invert(block.average.data<T>(), block.inverse.dim(0), rounded, block.inverse.data<T>()))
       return;
-    result = {InverseStage::damped, rounded, FactorForm::inverse};
+    result = {InverseStage::damped, rounded};
   });
   return result;
 }

@@ -12,7 +12,7 @@ namespace dkfac::kfac {
 /// Maximum width of such a group.
 inline constexpr std::int64_t kSmallGroup = 32;
 [[nodiscard]] inline bool has_small_groups(const FactorPlan& plan) {
-  return plan.groups > 1 && plan.dim <= kSmallGroup && plan.form == FactorForm::inverse;
+  return plan.groups > 1 && plan.dim <= kSmallGroup && plan.is_explicit();
 }
 
 /// The first stage of rebuild_inverse(), in f64 for any dtype: `damped`, or `kept` (nothing is

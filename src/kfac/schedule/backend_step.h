@@ -13,7 +13,10 @@ namespace dkfac::kfac {
 /// out[0] (f64) = drift() of x from y (staleness.h), of equal shape and dtype.
 DKFAC_KERNEL(void, measure_drift, SymmetricForm form, ConstTensorView x, ConstTensorView y,
              TensorView out);
-/// out[0] (f64) = sum over the diagonals of consecutive packed triangles of width dim; in f64.
+/// out[i] (f64) = sum over the diagonals of the i-th of equal parts of consecutive packed triangles
+/// of width dim; in f64.
 DKFAC_KERNEL(void, packed_diagonals, ConstTensorView packed, std::int64_t dim, TensorView out);
+/// out[0] (f64) = sum of x^2; in f64.
+DKFAC_KERNEL(void, sum_of_squares, ConstTensorView x, TensorView out);
 
 }  // namespace dkfac::kfac

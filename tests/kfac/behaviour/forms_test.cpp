@@ -26,8 +26,8 @@ using testing::values;
 class Forms : public BothBackends {
  protected:
   /// One layer's factors with statistics from rows, in the given forms, refreshed.
-  LayerCurvature make(const LinearSpec& spec, FactorForm a, FactorForm g, const Matrix& xa,
-                      const Matrix& xg, std::int64_t max_rows) {
+  LayerCurvature make(const LinearSpec& spec, const FactorForm* a, const FactorForm* g,
+                      const Matrix& xa, const Matrix& xg, std::int64_t max_rows) {
     CurvatureOptions options = options_;
     options.statistics.low_rank = false;
     LayerCurvature layer;
@@ -40,7 +40,7 @@ class Forms : public BothBackends {
     EXPECT_TRUE(layer.a.valid && layer.g.valid);
     return layer;
   }
-  void set(Factor& factor, std::int64_t dim, FactorForm form, const Matrix& x,
+  void set(Factor& factor, std::int64_t dim, const FactorForm* form, const Matrix& x,
            std::int64_t max_rows) {
     factor.dim = dim;
     factor.form = form;
@@ -67,7 +67,8 @@ struct Size {
 
 TEST_P(Forms, EveryMixtureSolvesTheDampedSystem) {
   Random random(5);
-  constexpr FactorForm kForms[] = {FactorForm::inverse, FactorForm::cholesky, FactorForm::low_rank};
+  const FactorForm* const kForms[] = {FactorForm::inverse, FactorForm::cholesky,
+                                      FactorForm::low_rank};
   // Widths within one block, with a bias that is a block of its own (65), and of several blocks.
   for (const Size& size : {Size{7, 5, true}, Size{7, 1, false}, Size{64, 33, true},
                            Size{70, 40, false}, Size{33, 96, true}, Size{300, 70, true}}) {
@@ -82,8 +83,8 @@ TEST_P(Forms, EveryMixtureSolvesTheDampedSystem) {
     // Condition of both: at most 1 + trace/shift. 16 n eps each.
     const double condition = 2 + trace(a) / split.a + trace(g) / split.g;
     const double tolerance = 16 * static_cast<double>(d + size.out) * eps<double> * condition;
-    for (const FactorForm fa : kForms) {
-      for (const FactorForm fg : kForms) {
+    for (const FactorForm* fa : kForms) {
+      for (const FactorForm* fg : kForms) {
         const LayerCurvature layer = make(spec, fa, fg, xa, xg, rows + 3);
         Matrix weight = v;
         Vector bias;
@@ -92,8 +93,7 @@ TEST_P(Forms, EveryMixtureSolvesTheDampedSystem) {
                         size.bias ? view_of(bias.data(), {size.out}) : TensorView{});
         const Matrix all = size.bias ? join_bias(weight, bias) : weight;
         EXPECT_TRUE(near(all.v, expected.v, tolerance))
-            << "d " << d << ", out " << size.out << ", forms " << static_cast<int>(fa) << " "
-            << static_cast<int>(fg);
+            << "d " << d << ", out " << size.out << ", forms " << fa->name << " " << fg->name;
         // Control: the undamped direction is far from it.
         EXPECT_FALSE(near(v.v, expected.v, 0.1));
       }

@@ -14,6 +14,7 @@
 #include "kfac/inverse/cuda/precondition_functors.h"
 #include "kfac/inverse/cuda/probe_functors.h"
 #include "kfac/inverse/cuda/refresh_functors.h"
+#include "kfac/inverse/damping_split.h"
 #include "support/fisher.h"
 #include "support/not_finite.h"
 

@@ -56,7 +56,7 @@ TEST_P(Residual, D7AnErrorInOneNullDirectionIsSeen) {
   const auto good = [&](double factor) {
     Vector wrong = x;
     wrong[0] *= factor;
-    return inverts(ctx, FactorForm::inverse, {average, shift}, with_spectrum(q, wrong).view());
+    return inverts(ctx, {average, shift}, with_spectrum(q, wrong).view());
   };
   EXPECT_TRUE(good(1));
   EXPECT_TRUE(good(1.01));
@@ -127,7 +127,7 @@ TEST_P(Residual, TheFallbackDoesNotTrustADecompositionsStatus) {
   const Matrix m = with_spectrum(reflection(6), {0.1, 0.5, 1, 2, 3, 4});
   Random random(1);
   const Matrix rows = random_matrix(3, 6, random);
-  for (const FactorForm form :
+  for (const FactorForm* form :
        {FactorForm::inverse, FactorForm::cholesky, FactorForm::eigen, FactorForm::low_rank}) {
     const bool low = form == FactorForm::low_rank;
     const Tensor average = low ? tensor(ctx, rows.v, {3, 6}, DType::f64)

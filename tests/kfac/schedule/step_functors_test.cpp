@@ -36,6 +36,12 @@ TEST(StepFunctors, TakeTheDiagonalsAndNothingElse) {
       cpu::packed_diagonals(ctx, view_of(packed.data(), {size * triangles}), dim,
                             view_of(&sum, {1}));
       EXPECT_EQ(sum, expected) << dim << " " << triangles;
+      std::vector<double> parts(static_cast<std::size_t>(triangles), kNan);
+      cpu::packed_diagonals(ctx, view_of(packed.data(), {size * triangles}), dim,
+                            view_of(parts.data(), {triangles}));
+      for (std::int64_t t = 0; t < triangles; ++t)
+        EXPECT_EQ(parts[static_cast<std::size_t>(t)],
+                  static_cast<double>(dim * (200 * t + dim + 1)) / 2);
       // One that is not finite shows.
       packed[static_cast<std::size_t>(size - 1)] = std::numeric_limits<double>::infinity();
       cpu::packed_diagonals(ctx, view_of(packed.data(), {size * triangles}), dim,

@@ -1,40 +1,16 @@
 #include <algorithm>
-#include <cmath>
 #include <exception>
 
-#include "dkfac/core/ops.h"
 #include "dkfac/core/threads.h"
 #include "dkfac/kfac/assignment.h"
 
 #include "core/shared/parallel.h"
 #include "kfac/inverse/backend_refresh.h"
-#include "kfac/inverse/damping_split.h"
 #include "kfac/inverse/diagonal_factor.h"
 #include "kfac/inverse/small_groups.h"
 
 namespace dkfac::kfac::cpu {
 namespace {
-
-/// Trace of one group of the average.
-double trace_of(Context& ctx, const Factor& factor, int group) {
-  double trace = 0;
-  const ConstTensorView average = factor.average.view();
-  if (factor.form == FactorForm::low_rank) {
-    ops::dot(ctx, average, average, view_of(&trace, {1}));
-    return trace;
-  }
-  if (factor.is_diagonal()) {
-    diagonal_trace(ctx, factor, view_of(&trace, {1}));
-    return trace;
-  }
-  const std::int64_t size = ops::packed_size(factor.dim);
-  ops::packed_trace(ctx, average.slice(0, group * size, size), factor.dim, view_of(&trace, {1}));
-  return trace;
-}
-
-void request(Factor& factor, int group, double shift, bool zero) {
-  factor.requested_damping.data<double>()[group] = zero ? -shift : shift;
-}
 
 /// Operations below which waking other threads costs more than it saves.
 constexpr double kWorthSharing = 4e6;
@@ -67,7 +43,7 @@ void rebuild(Context& ctx, RefreshTask& task) {
   const bool small = has_small_groups(factor);
   for (int group = 0; group < factor.groups; ++group) {
     const FactorGroup block = group_of(factor, group);
-    const bool zero = requested[group] < 0 && factor.form != FactorForm::eigen;
+    const bool zero = requested[group] < 0 && !factor.has_values();
     InverseResult result = zero    ? invert_identity(ctx, block, -requested[group])
                            : small ? invert_small(block, requested[group])
                                    : InverseResult{};
@@ -80,7 +56,7 @@ void rebuild(Context& ctx, RefreshTask& task) {
     }
     task.written = true;
     shifts[group] = result.shift;
-    factor.stored_form.data<std::int32_t>()[group] = static_cast<std::int32_t>(result.form);
+    factor.stored_form.data<std::int32_t>()[group] = result.form->index;
   }
 }
 
@@ -108,16 +84,8 @@ void rebuild_on_threads(Context& ctx, std::vector<Context>& contexts,
 
 }  // namespace
 
-void set_requested_damping(Context& ctx, const CurvatureOptions& options, LayerCurvature& layer) {
-  if (!layer.a.is_set()) return request(layer.g, 0, options.norm_damping * options.damping, false);
-  for (int group = 0; group < layer.a.groups; ++group) {
-    const FactorShifts shifts =
-        split_shifts(options.factor_damping(), trace_of(ctx, layer.a, group), layer.a.dim,
-                     trace_of(ctx, layer.g, group), layer.g.dim,
-                     options.refresh.staleness == Staleness::adaptive);
-    request(layer.a, group, shifts.a, shifts.zero_a);
-    request(layer.g, group, shifts.g, shifts.zero_g);
-  }
+void request_damping(Context&, std::int64_t groups, const RequestDamping& request) {
+  for (std::int64_t group = 0; group < groups; ++group) request(group);
 }
 
 void rebuild_all(Context& ctx, RefreshState& state, std::span<RefreshTask> tasks,

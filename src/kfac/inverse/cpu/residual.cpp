@@ -1,3 +1,5 @@
+#include "kfac/inverse/residual.h"
+
 #include <array>
 #include <cmath>
 #include <limits>
@@ -5,7 +7,6 @@
 #include "dkfac/core/ops.h"
 
 #include "core/shared/host.h"
-#include "kfac/inverse/backend_robust_inverse.h"
 #include "kfac/inverse/block_triangular.h"
 #include "kfac/inverse/probe.h"
 #include DKFAC_SIMD_HEADER
@@ -86,8 +87,8 @@ constexpr auto kEps = static_cast<double>(std::numeric_limits<T>::epsilon());
 template <class T>
 class Check {
  public:
-  Check(Context& ctx, FactorForm form, const Inverted& m, ConstTensorView x)
-      : form_(form), m_(m), x_(x), d_(x.dim(1)), scratch_(ctx) {
+  Check(Context& ctx, const Inverted& m, ConstTensorView x)
+      : m_(m), rows_(m.average.ndim() == 2), x_(x), d_(x.dim(1)), scratch_(ctx) {
     for (double** v : {&z_, &y_, &r_, &c_, &part_})
       *v = scratch_.take({d_}, DType::f64).template data<double>();
   }
@@ -111,7 +112,7 @@ class Check {
   }
   [[nodiscard]] double trace() const {
     const T* data = m_.average.template data<T>();
-    if (form_ != FactorForm::low_rank) return packed_trace(data, d_);
+    if (!rows_) return packed_trace(data, d_);
     double sum = 0;
     for (std::int64_t i = 0; i < m_.average.numel(); ++i)
       sum += static_cast<double>(data[i]) * static_cast<double>(data[i]);
@@ -120,25 +121,25 @@ class Check {
   /// out = M v.
   void multiply(const double* v, double* out) {
     const T* data = m_.average.template data<T>();
-    if (form_ == FactorForm::low_rank) return multiply_rows(data, m_.average.dim(0), d_, v, out);
+    if (rows_) return multiply_rows(data, m_.average.dim(0), d_, v, out);
     multiply_symmetric<T>([&](std::int64_t r) { return data + r * (r + 1) / 2; }, d_, v, out);
   }
   /// out = X v.
   void apply(const double* v, double* out) {
     const T* data = x_.template data<T>();
     const std::int64_t stride = x_.stride(0);
-    if (form_ == FactorForm::inverse)
-      return multiply_symmetric<T>([&](std::int64_t r) { return data + r * stride; }, d_, v, out);
-    if (form_ == FactorForm::cholesky) {
+    if (m_.factored) {
       std::copy_n(v, d_, out);
       return solve_blocked(data, stride, d_, out, part_);
     }
+    if (!rows_)
+      return multiply_symmetric<T>([&](std::int64_t r) { return data + r * stride; }, d_, v, out);
     multiply_rows(data, x_.dim(0), d_, v, out);
     for (std::int64_t i = 0; i < d_; ++i) out[i] = (v[i] - out[i]) / m_.shift;
   }
 
-  FactorForm form_;
   const Inverted& m_;
+  bool rows_;
   ConstTensorView x_;
   std::int64_t d_;
   Scratch scratch_;
@@ -147,10 +148,10 @@ class Check {
 
 }  // namespace
 
-bool inverts(Context& ctx, FactorForm form, const Inverted& m, ConstTensorView x) {
+bool inverts(Context& ctx, const Inverted& m, ConstTensorView x) {
   bool good = true;
   with_real("residual", x.dtype(), [&](auto zero) {
-    Check<decltype(zero)> check(ctx, form, m, x);
+    Check<decltype(zero)> check(ctx, m, x);
     for (int probe = 0; probe < kProbes && good; ++probe) good = check.passes(probe);
   });
   return good;

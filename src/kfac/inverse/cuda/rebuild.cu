@@ -65,8 +65,7 @@ void rebuild_rows(Context& ctx, const Block<T>* block, ConstTensorView average) 
   for_each(ctx.stream(), rows, AddDamping<T>{block, gram.data<T>(), rows});
   ops::potrf(ctx, gram, info);
   solve_rows(ctx, gram, average, x);
-  check_residuals<T>(ctx, {.form = FactorForm::low_rank,
-                           .blocks = block,
+  check_residuals<T>(ctx, {.blocks = block,
                            .rows = rows,
                            .d = d,
                            .x = x.data<T>(),

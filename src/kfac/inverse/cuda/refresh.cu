@@ -31,24 +31,6 @@ constexpr std::int64_t kBatchedWidth = 512;
 /// Bytes of the matrices of one batch, which needs about three times as much.
 constexpr std::int64_t kBatchBytes = std::int64_t{64} << 20;
 
-// --- damping ---------------------------------------------------------------------------------
-
-/// Writes the traces of the groups to f64[groups].
-template <class T>
-void trace_groups(Context& ctx, const Factor& factor, double* out) {
-  const dkfac::cuda::Sum<double> sum;
-  const T* average = factor.average.data<T>();
-  if (factor.is_diagonal())
-    return diagonal_trace(ctx, factor, {out, DType::f64, {1}, ctx.device()});
-  if (factor.form == FactorForm::low_rank) {
-    reduce_rows<double>(ctx, 1, factor.average.numel(), sum, Square<T>{average},
-                        Store<double>{out});
-    return;
-  }
-  reduce_rows<double>(ctx, factor.groups, factor.dim, sum,
-                      Diagonal<T>{average, ops::packed_size(factor.dim)}, Store<double>{out});
-}
-
 // --- assignment to streams -------------------------------------------------------------------
 
 /// Consecutive groups of a task.
@@ -63,9 +45,7 @@ struct Job {
   double operations = 0;
 };
 
-bool is_narrow(const Factor& factor) {
-  return factor.form == FactorForm::inverse && factor.dim <= kBatchedWidth;
-}
+bool is_narrow(const Factor& factor) { return factor.is_explicit() && factor.dim <= kBatchedWidth; }
 
 /// Appends jobs of narrow factors of equal width, each of at most kBatchBytes.
 void add_batches(std::span<const RefreshTask> tasks, std::span<const std::size_t> alike,
@@ -204,9 +184,9 @@ void run_job(Context& ctx, std::span<RefreshTask> tasks, const Blocks& blocks, c
     return ops::fill(ctx, blocks.stage_of(part), static_cast<double>(InverseStage::damped));
   }
   const FactorGroup block = group_of(factor, static_cast<int>(part.first));
-  if (factor.form == FactorForm::low_rank) {
+  if (factor.has_rows()) {
     rebuild_rows(ctx, table, block.average);
-  } else if (factor.form == FactorForm::eigen) {
+  } else if (factor.has_values()) {
     rebuild_eigen(ctx, table, block.average, factor.dim);
   } else {
     rebuild_inverses(ctx, table, job.count, factor.dim);
@@ -229,23 +209,8 @@ void make_streams(Context& ctx, RefreshState& state, std::size_t count) {
 
 }  // namespace
 
-void set_requested_damping(Context& ctx, const CurvatureOptions& options, LayerCurvature& layer) {
-  if (!layer.a.is_set())
-    return ops::fill(ctx, layer.g.requested_damping, options.norm_damping * options.damping);
-  Scratch scratch(ctx);
-  const std::int64_t groups = layer.a.groups;
-  auto* a = scratch.take({groups}, DType::f64).data<double>();
-  auto* g = scratch.take({groups}, DType::f64).data<double>();
-  with_real("refresh", layer.a.average.dtype(), [&](auto zero) {
-    using T = decltype(zero);
-    trace_groups<T>(ctx, layer.a, a);
-    trace_groups<T>(ctx, layer.g, g);
-  });
-  for_each(ctx.stream(), groups,
-           RequestDamping{options.factor_damping(), a, g, layer.a.dim, layer.g.dim,
-                          layer.a.requested_damping.data<double>(),
-                          layer.g.requested_damping.data<double>(),
-                          options.refresh.staleness == Staleness::adaptive});
+void request_damping(Context& ctx, std::int64_t groups, const RequestDamping& request) {
+  for_each(ctx.stream(), groups, request);
 }
 
 void rebuild_all(Context& ctx, RefreshState& state, std::span<RefreshTask> tasks, std::int64_t) {

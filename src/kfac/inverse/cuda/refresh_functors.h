@@ -1,53 +1,17 @@
 #pragma once
 
-#include <cmath>
 #include <cstdint>
 
 #include "core/shared/cuda/device_code.h"
 #include "kfac/inverse/cuda/blocks.h"
-#include "kfac/inverse/damping_split.h"
 
 /// Conversion of averages to the matrices to factorise, and of results to inverses, on the device.
 namespace dkfac::kfac::cuda {
-
-/// Element i of the diagonal of triangle `group`, of a factor of width d.
-template <class T>
-struct Diagonal {
-  const T* average;
-  std::int64_t size;  ///< Elements of a triangle.
-  DKFAC_HD double operator()(std::int64_t group, std::int64_t i) const {
-    return static_cast<double>(average[group * size + i * (i + 3) / 2]);
-  }
-};
-/// x[i]^2.
-template <class T>
-struct Square {
-  const T* x;
-  DKFAC_HD double operator()(std::int64_t, std::int64_t i) const {
-    const auto value = static_cast<double>(x[i]);
-    return value * value;
-  }
-};
 
 /// x[i]
 struct Element {
   const std::int32_t* x;
   DKFAC_HD std::int32_t operator()(std::int64_t, std::int64_t i) const { return x[i]; }
-};
-
-/// Writes split_damping() of each group to Factor::requested_damping of both factors.
-struct RequestDamping {
-  Damping damping;
-  const double *trace_a, *trace_g;
-  std::int64_t dim_a, dim_g;
-  double *a, *g;
-  bool alone = false;  ///< As in split_shifts().
-  DKFAC_HD void operator()(std::int64_t group) const {
-    const FactorShifts shifts =
-        split_shifts(damping, trace_a[group], dim_a, trace_g[group], dim_g, alone);
-    a[group] = shifts.zero_a ? -shifts.a : shifts.a;
-    g[group] = shifts.zero_g ? -shifts.g : shifts.g;
-  }
 };
 
 /// Lower triangles of x[count,d,d] = M + damping*I, or damping*I where the curvature is zero.

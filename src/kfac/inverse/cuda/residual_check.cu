@@ -6,10 +6,10 @@
 #include "core/shared/cuda/launch.cuh"
 #include "kfac/inverse/cuda/eigen_functors.h"
 #include "kfac/inverse/cuda/probe_functors.h"
-#include "kfac/inverse/cuda/refresh_functors.h"
 #include "kfac/inverse/cuda/residual_check.h"
 #include "kfac/inverse/cuda/store.h"
 #include "kfac/inverse/robust_inverse.h"
+#include "kfac/schedule/cuda/step_functors.h"
 
 namespace dkfac::kfac::cuda {
 namespace {
@@ -49,12 +49,12 @@ class Probe {
   Probe(Context& ctx, Scratch& scratch, const Candidates<T>& c)
       : ctx_(ctx),
         c_(c),
-        low_rank_(c.form == FactorForm::low_rank),
+        of_rows_(c.rows > 0),
         part_(take(scratch, std::max(c.count * c.d, c.rows))) {}
 
   /// to = X v.
   void apply(const Vectors& v, Two* to) const {
-    if (low_rank_)
+    if (of_rows_)
       return multiply_rows(ctx_, c_.x, c_.rows, c_.stride, v, part_, Project<T>{c_.blocks, v, to});
     multiply_symmetric(ctx_, c_.count, SquareTriangles<T>{c_.x, c_.batch_stride, c_.stride}, v,
                        part_, AddTo{part_, to});
@@ -62,7 +62,7 @@ class Probe {
   /// r = z - (M + shift I) y.
   void residual(const Vectors& z, const Two* y, Two* r) const {
     const Vectors v{y, c_.d};
-    if (low_rank_)
+    if (of_rows_)
       return multiply_rows(ctx_, c_.average_rows, c_.rows, c_.d, v, part_,
                            Residual<T>{c_.blocks, z, nullptr, y, r});
     multiply_symmetric(ctx_, c_.count, PackedTriangles<T>{c_.blocks}, v, part_,
@@ -72,7 +72,7 @@ class Probe {
  private:
   Context& ctx_;
   const Candidates<T>& c_;
-  bool low_rank_;
+  bool of_rows_;
   Two* part_;
 };
 
@@ -89,7 +89,7 @@ void check_residuals(Context& ctx, const Candidates<T>& c) {
   probe.apply(signs, y);
   probe.residual(signs, y, r);
   probe.apply({r, c.d}, correction);
-  if (c.form == FactorForm::low_rank) {
+  if (c.rows > 0) {
     trace = scratch.take({1}, DType::f64).template data<double>();
     reduce_rows<double>(ctx, 1, c.rows * c.d, Sum<double>{}, Square<T>{c.average_rows},
                         Store<double>{trace});

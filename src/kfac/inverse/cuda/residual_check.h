@@ -6,7 +6,6 @@
 #include "dkfac/kfac/report.h"
 
 #include "kfac/inverse/cuda/blocks.h"
-#include "kfac/inverse/factor_plan.h"
 
 /// Checks of inverses and eigenvectors on the device (residual.h). T: float or double.
 namespace dkfac::kfac::cuda {
@@ -17,12 +16,13 @@ inline constexpr auto kBad =
 /// Inverses of one shape to check before they replace Block::inverse.
 template <class T>
 struct Candidates {
-  FactorForm form = FactorForm::inverse;  ///< Or low_rank with count 1.
-  const Block<T>* blocks = nullptr;       ///< [count], on the device.
-  std::int64_t count = 1, rows = 0, d = 0;
+  const Block<T>* blocks = nullptr;  ///< [count], on the device.
+  std::int64_t count = 1;
+  std::int64_t rows = 0;  ///< 0: of triangles; else of rows, with count 1.
+  std::int64_t d = 0;
   const T* x = nullptr;  ///< Lower triangles of [count,d,d], or Y[rows,d].
   std::int64_t batch_stride = 0, stride = 0;
-  const T* average_rows = nullptr;                         ///< low_rank: X[rows,d], contiguous.
+  const T* average_rows = nullptr;                         ///< X[rows,d], contiguous.
   const std::int32_t *first = nullptr, *second = nullptr;  ///< [count] statuses, or null.
 };
 

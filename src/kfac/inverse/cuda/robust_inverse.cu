@@ -101,15 +101,15 @@ bool clip_eigenvalues(Context& ctx, TensorView values) {
   return read_back<std::int32_t>(ctx, flag)[0] != 0;
 }
 
-bool inverts(Context& ctx, FactorForm form, const Inverted& m, ConstTensorView x) {
+bool inverts(Context& ctx, const Inverted& m, ConstTensorView x) {
   bool good = false;
   with_real("residual", x.dtype(), [&](auto zero) {
     using T = decltype(zero);
     const DeviceCheck<T> check(ctx, m.average, m.shift);
-    Candidates<T> candidate{.form = form, .blocks = check.block(), .d = x.dim(1)};
+    Candidates<T> candidate{.blocks = check.block(), .d = x.dim(1)};
     candidate.x = x.data<T>();
     candidate.stride = x.stride(0);
-    if (form == FactorForm::low_rank) {
+    if (m.average.ndim() == 2) {
       candidate.rows = x.dim(0);
       candidate.average_rows = m.average.data<T>();
     }

@@ -1,3 +1,5 @@
+#include "dkfac/core/ops.h"
+
 #include "core/shared/host.h"
 #include "kfac/schedule/backend_step.h"
 #include "kfac/schedule/cuda/step_functors.h"
@@ -14,10 +16,15 @@ void packed_diagonals(Context&, ConstTensorView packed, std::int64_t dim, Tensor
     using T = decltype(zero);
     const PackedDiagonal<T> diagonal{packed.data<T>(), dim};
     const std::int64_t triangles = packed.numel() / (dim * (dim + 1) / 2);
-    double sum = 0;
-    for (std::int64_t k = 0; k < triangles * dim; ++k) sum += diagonal(0, k);
-    *out.data<double>() = sum;
+    const std::int64_t parts = out.numel(), each = triangles / parts * dim;
+    for (std::int64_t part = 0; part < parts; ++part) {
+      double sum = 0;
+      for (std::int64_t k = 0; k < each; ++k) sum += diagonal(0, part * each + k);
+      out.data<double>()[part] = sum;
+    }
   });
 }
+
+void sum_of_squares(Context& ctx, ConstTensorView x, TensorView out) { ops::dot(ctx, x, x, out); }
 
 }  // namespace dkfac::kfac::cpu

@@ -23,8 +23,18 @@ void packed_diagonals(Context& ctx, ConstTensorView packed, std::int64_t dim, Te
   const std::int64_t triangles = packed.numel() / (dim * (dim + 1) / 2);
   with_real("packed diagonals", packed.dtype(), [&](auto zero) {
     using T = decltype(zero);
-    reduce_rows<double>(ctx, 1, triangles * dim, Sum<double>{},
-                        PackedDiagonal<T>{packed.data<T>(), dim}, StoreNumber{out.data<double>()});
+    const std::int64_t parts = out.numel(), each = triangles / parts * dim;
+    reduce_rows<double>(ctx, parts, each, Sum<double>{},
+                        PackedDiagonal<T>{packed.data<T>(), dim, each},
+                        StoreNumber{out.data<double>()});
+  });
+}
+
+void sum_of_squares(Context& ctx, ConstTensorView x, TensorView out) {
+  with_real("sum of squares", x.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    reduce_rows<double>(ctx, 1, x.numel(), Sum<double>{}, Square<T>{x.data<T>()},
+                        StoreNumber{out.data<double>()});
   });
 }
 

@@ -8,20 +8,32 @@
 /// them; host code calls them as well.
 namespace dkfac::kfac {
 
-/// Diagonal element k of consecutive packed triangles of width dim.
+/// Diagonal element row * each + k of consecutive packed triangles of width dim.
 template <class T>
 struct PackedDiagonal {
   const T* packed;
   std::int64_t dim;
-  DKFAC_HD double operator()(std::int64_t /*row*/, std::int64_t k) const {
+  std::int64_t each = 0;
+  DKFAC_HD double operator()(std::int64_t row, std::int64_t k) const {
+    k += row * each;
     const std::int64_t size = dim * (dim + 1) / 2, r = k % dim;
     return static_cast<double>(packed[k / dim * size + r * (r + 3) / 2]);
   }
 };
 
+/// x[i]^2.
+template <class T>
+struct Square {
+  const T* x;
+  DKFAC_HD double operator()(std::int64_t, std::int64_t i) const {
+    const auto value = static_cast<double>(x[i]);
+    return value * value;
+  }
+};
+
 struct StoreNumber {
   double* out;
-  DKFAC_HD void operator()(std::int64_t /*row*/, double value) const { *out = value; }
+  DKFAC_HD void operator()(std::int64_t row, double value) const { out[row] = value; }
 };
 
 }  // namespace dkfac::kfac

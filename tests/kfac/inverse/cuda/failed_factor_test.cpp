@@ -42,7 +42,7 @@ TEST_P(OnADevice, AFailedFactorIsSavedAsThatOfTheHost) {
 
 TEST_P(OnADevice, RebuildsAndProductsAreTimed) {
   const MeasureCost measure = measure_on(ctx, dtype());
-  for (const FactorForm form : {FactorForm::inverse, FactorForm::eigen, FactorForm::low_rank}) {
+  for (const FactorForm* form : {FactorForm::inverse, FactorForm::eigen, FactorForm::low_rank}) {
     const MeasuredCost cost = measure(
         {.dim = 16, .groups = 1, .form = form, .rows = form == FactorForm::low_rank ? 4 : 0});
     EXPECT_GT(cost.refresh, 0);
