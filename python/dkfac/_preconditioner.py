@@ -11,8 +11,8 @@ from ._comm import Comm
 from ._library import InvalidArgument, check, destroy_with, enum, guarded, initialized, integer, library, real, text_of
 
 _ENUMS = {"damping_split": c.DAMPING_SPLITS, "norm_fisher": c.NORM_FISHERS, "sharing": c.WEIGHT_SHARINGS,
-          "step_length": c.STEP_LENGTHS,
-          "staleness": c.STALENESS, "inverse_method": c.INVERSE_METHODS, "loss_reduction": c.LOSS_REDUCTIONS}
+          "step_length": c.STEP_LENGTHS, "average_start": c.AVERAGE_STARTS, "staleness": c.STALENESS,
+          "inverse_method": c.INVERSE_METHODS, "loss_reduction": c.LOSS_REDUCTIONS}
 _TYPES = c.fields(c.CurvatureOptions)
 _Value = TypeVar("_Value")
 
@@ -146,13 +146,16 @@ class Preconditioner:
     def set_rates(self, layer: int, weight_lr: float, bias_lr: float) -> None:
         check(self._library.dkfac_preconditioner_set_rates(self._handle, layer, weight_lr, bias_lr))
 
-    def set_curvature(self, damping: float, statistics_interval: int, inverse_interval: int) -> None:
+    def set_curvature(self, damping: float, statistics_interval: int, inverse_interval: int,
+                      new_weight: float = 0) -> None:
+        """`new_weight`: 0 leaves it."""
         settings = initialized(c.CurvatureSettings, self._library.dkfac_curvature_settings_init)
         settings.damping = real("settings", "damping", damping)
         if not settings.damping > 0:  # The library takes 0 for "unchanged".
             raise InvalidArgument(f"[settings] damping is {damping!r}; it must be > 0")
         settings.statistics_interval = integer("settings", "statistics_interval", statistics_interval, 1, 32)
         settings.inverse_interval = integer("settings", "inverse_interval", inverse_interval, 1, 32)
+        settings.new_weight = real("settings", "new_weight", new_weight)
         check(self._library.dkfac_preconditioner_set_curvature(self._handle, byref(settings)))
 
     def describe(self) -> str:

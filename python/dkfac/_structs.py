@@ -7,6 +7,7 @@ ABI = 1
 MAX_DIMS = 4
 INVERSE_STAGES = 5
 SAME_DTYPE = -1
+OWNED, OWNER_COPY = 1, 2  # Of dkfac_state_kind.
 
 STATUS = ["OK", "INVALID_ARGUMENT", "MISSING_INPUT", "DATA_ERROR", "IO_ERROR", "DEVICE_ERROR", "COMM_ERROR",
           "NUMERIC_ERROR", "OUT_OF_MEMORY", "CALLBACK_FAILED", "INTERNAL"]
@@ -20,6 +21,7 @@ INVERSE_METHODS = {"cholesky": 0, "eigen": 1, "ekfac": 2}
 DAMPING_SPLITS = {"pi": 0, "equal_traces": 1, "constant": 2}
 STEP_LENGTHS = {"auto": 0, "none": 1, "gradient": 2, "projection": 3}
 WEIGHT_SHARINGS = {"expand": 0, "reduce": 1}
+AVERAGE_STARTS = {"first": 0, "identity": 1, "trace": 2}
 STALENESS = {"fixed": 0, "adaptive": 1}
 FACTORS = ["a_average", "a_inverse", "a_vectors", "a_values", "g_average", "g_inverse", "g_vectors", "g_values",
            "norm_average", "ekfac_scales"]
@@ -67,11 +69,12 @@ class LayerSpec(ctypes.Structure):
 class CurvatureOptions(ctypes.Structure):
     _fields_ = [
         ("struct_size", c_size_t), ("damping", c_double), ("damping_split", c_int32), ("norm_damping", c_double),
-        ("new_weight", c_double), ("statistics_fraction", c_double), ("micro_batches", c_int32),
+        ("new_weight", c_double), ("average_start", c_int32), ("statistics_fraction", c_double),
+        ("micro_batches", c_int32),
         ("norm_fisher", c_int32), ("sharing", c_int32), ("operand", c_int32), ("low_rank", c_int32),
         ("records_valid_until_step", c_int32), ("staleness", c_int32), ("statistics_interval", c_int32),
-        ("inverse_interval", c_int32), ("stagger_inverses", c_int32), ("delay_inverses", c_int32),
-        ("similarity", c_double),
+        ("inverse_interval", c_int32), ("early_refreshes", c_int32), ("stagger_inverses", c_int32),
+        ("delay_inverses", c_int32), ("similarity", c_double),
         ("max_interval", c_int32), ("inverse_method", c_int32), ("max_failed_refreshes", c_int32),
         ("failure_folder", c_char_p), ("grad_worker_fraction", c_double), ("calibrate", c_int32),
         ("kl_clip", c_double), ("step_length", c_int32), ("precondition_tf32", c_int32), ("dtype", c_int32),
@@ -110,7 +113,7 @@ class StepReport(ctypes.Structure):
 
 class CurvatureSettings(ctypes.Structure):
     _fields_ = [("struct_size", c_size_t), ("damping", c_double), ("statistics_interval", c_int32),
-                ("inverse_interval", c_int32), ("micro_batches", c_int32)]
+                ("inverse_interval", c_int32), ("micro_batches", c_int32), ("new_weight", c_double)]
 
 
 StateTensor = ctypes.CFUNCTYPE(c_int, c_void_p, c_char_p, c_int32, POINTER(Tensor))

@@ -153,7 +153,8 @@ kfac::CurvatureSettings curvature_settings(const dkfac_curvature_settings* given
   return {.damping = given_or_unchanged(s.damping),
           .statistics_interval = given_or_unchanged(s.statistics_interval),
           .inverse_interval = given_or_unchanged(s.inverse_interval),
-          .micro_batches = given_or_unchanged(s.micro_batches)};
+          .micro_batches = given_or_unchanged(s.micro_batches),
+          .new_weight = given_or_unchanged(s.new_weight)};
 }
 
 dkfac_step_report step_report(const kfac::StepReport& report) {

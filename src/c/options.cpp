@@ -32,6 +32,7 @@ dkfac_curvature_options default_curvature() {
   o.damping_split = static_cast<std::int32_t>(d.damping_split);
   o.norm_damping = d.norm_damping;
   o.new_weight = d.statistics.new_weight;
+  o.average_start = static_cast<std::int32_t>(d.statistics.average_start);
   o.statistics_fraction = d.statistics.fraction;
   o.micro_batches = d.statistics.micro_batches;
   o.norm_fisher = static_cast<std::int32_t>(d.statistics.norm_fisher);
@@ -42,6 +43,7 @@ dkfac_curvature_options default_curvature() {
   o.staleness = static_cast<std::int32_t>(d.refresh.staleness);
   o.statistics_interval = d.refresh.statistics_interval;
   o.inverse_interval = d.refresh.inverse_interval;
+  o.early_refreshes = d.refresh.early_refreshes;
   o.stagger_inverses = d.refresh.stagger_inverses;
   o.delay_inverses = d.refresh.delay_inverses;
   o.similarity = d.refresh.similarity;
@@ -164,6 +166,8 @@ kfac::CurvatureOptions curvature_options(const dkfac_curvature_options* given,
   options.norm_damping = o.norm_damping;
   kfac::StatisticsOptions& statistics = options.statistics;
   statistics.new_weight = o.new_weight;
+  statistics.average_start =
+      enum_of<kfac::AverageStart>(o.average_start, 3, operation, "average_start");
   statistics.fraction = o.statistics_fraction;
   statistics.micro_batches = o.micro_batches;
   statistics.norm_fisher =
@@ -176,6 +180,7 @@ kfac::CurvatureOptions curvature_options(const dkfac_curvature_options* given,
   options.refresh = {.staleness = enum_of<kfac::Staleness>(o.staleness, 2, operation, "staleness"),
                      .statistics_interval = o.statistics_interval,
                      .inverse_interval = o.inverse_interval,
+                     .early_refreshes = flag(o.early_refreshes, "early_refreshes"),
                      .stagger_inverses = flag(o.stagger_inverses, "stagger_inverses"),
                      .delay_inverses = flag(o.delay_inverses, "delay_inverses"),
                      .similarity = o.similarity,

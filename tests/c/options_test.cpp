@@ -65,6 +65,7 @@ TEST(COptions, EveryFieldOfTheCurvatureIsReachable) {
   reach([](auto& o) { o.damping_split = DKFAC_SPLIT_CONSTANT; });
   reach([](auto& o) { o.norm_damping = 16; });
   reach([](auto& o) { o.new_weight = 1; });
+  reach([](auto& o) { o.average_start = DKFAC_START_TRACE; });
   reach([](auto& o) { o.statistics_fraction = 0.25; });
   reach([](auto& o) { o.micro_batches = 3; });
   reach([](auto& o) { o.norm_fisher = DKFAC_FISHER_FULL; });
@@ -74,6 +75,7 @@ TEST(COptions, EveryFieldOfTheCurvatureIsReachable) {
   reach([](auto& o) { o.staleness = DKFAC_ADAPTIVE; });
   reach([](auto& o) { o.statistics_interval = 2; });
   reach([](auto& o) { o.inverse_interval = 2; });
+  reach([](auto& o) { o.early_refreshes = 1; });
   reach([](auto& o) { o.stagger_inverses = 1; });
   reach([](auto& o) { o.delay_inverses = 1; });
   reach([](auto& o) { o.similarity = 0.3; });

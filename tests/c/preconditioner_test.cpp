@@ -350,6 +350,9 @@ TEST_F(CPreconditioner, SettingsChangeOnlyWhatTheySet) {
   settings.statistics_interval = 2;
   settings.inverse_interval = 2;
   expect_ok(dkfac_preconditioner_set_curvature(object_.get(), &settings));
+  settings.new_weight = 2;
+  expect_failure(dkfac_preconditioner_set_curvature(object_.get(), &settings),
+                 DKFAC_INVALID_ARGUMENT, "new_weight");
   Step step(1);
   EXPECT_EQ(run(object_.get(), step).damping, 0.5);
   std::int32_t wants = -1;

@@ -52,11 +52,13 @@ def test_numbers_are_those_of_the_header(tmp_path):
     expected.update({f"DKFAC_{n}": i for i, n in enumerate(["LINEAR", "CONV2D", "NORM", "EMBEDDING", "PLAIN"])})
     expected.update({f"DKFAC_{n.upper()}": i for i, n in enumerate(c.FACTORS)})
     for prefix, table in (("", c.LOSS_REDUCTIONS), ("FISHER_", c.NORM_FISHERS), ("", c.INVERSE_METHODS),
-                          ("SPLIT_", c.DAMPING_SPLITS), ("", c.WEIGHT_SHARINGS), ("", c.STALENESS)):
+                          ("SPLIT_", c.DAMPING_SPLITS), ("", c.WEIGHT_SHARINGS), ("", c.STALENESS),
+                          ("START_", c.AVERAGE_STARTS)):
         expected.update({f"DKFAC_{prefix}{n.upper()}": i for n, i in table.items()})
     expected.update(DKFAC_NHWC=c.NHWC, DKFAC_NCHW=c.NCHW, DKFAC_CPU=c.CPU, DKFAC_CUDA=c.CUDA, DKFAC_C_ABI=c.ABI,
                     DKFAC_MAX_DIMS=c.MAX_DIMS, DKFAC_SAME_DTYPE=c.SAME_DTYPE,
-                    DKFAC_INVERSE_STAGES=c.INVERSE_STAGES)
+                    DKFAC_INVERSE_STAGES=c.INVERSE_STAGES, DKFAC_OWNED=c.OWNED,
+                    DKFAC_OWNER_COPY=c.OWNER_COPY)
     body = "".join(f'printf("{name} %d\\n", (int){name});\n' for name in expected)
     found = {k: int(v) for k, v in map(str.split, compile_and_run(tmp_path, body).splitlines())}
     assert found == expected

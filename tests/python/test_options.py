@@ -12,6 +12,7 @@ from dkfac._preconditioner import StepReport
 from dkfac.torch._options import CommonOptions, Options, documented
 
 NAMES = {"damping_split": c.DAMPING_SPLITS, "norm_fisher": c.NORM_FISHERS, "sharing": c.WEIGHT_SHARINGS,
+         "step_length": c.STEP_LENGTHS, "average_start": c.AVERAGE_STARTS,
          "staleness": c.STALENESS, "inverse_method": c.INVERSE_METHODS}
 OF_PYTHON = {"loss_reduction", "batch_dim", "graphs", "dtype", "comm", "accumulation_steps", "grad_scaler",
              "skip_layers"}
@@ -43,8 +44,9 @@ def test_defaults_are_those_of_the_library():
 
 
 def test_enumerations_have_the_names_of_the_library():
+    source = inspect.getsource(CommonOptions) + inspect.getsource(Options)
     for name, table in NAMES.items():
-        assert f'{name}: Literal[{", ".join(map(repr, table))}]'.replace("'", '"') in inspect.getsource(CommonOptions)
+        assert f'{name}: Literal[{", ".join(map(repr, table))}]'.replace("'", '"') in source
 
 
 @pytest.mark.parametrize("function", [dkfac.attach, dkfac.KFAC])

@@ -162,6 +162,11 @@ typedef enum dkfac_damping_split {
   DKFAC_SPLIT_CONSTANT = 2
 } dkfac_damping_split;
 typedef enum dkfac_weight_sharing { DKFAC_EXPAND = 0, DKFAC_REDUCE = 1 } dkfac_weight_sharing;
+typedef enum dkfac_average_start {
+  DKFAC_START_FIRST = 0,
+  DKFAC_START_IDENTITY = 1,
+  DKFAC_START_TRACE = 2
+} dkfac_average_start;
 typedef enum dkfac_staleness { DKFAC_FIXED = 0, DKFAC_ADAPTIVE = 1 } dkfac_staleness;
 typedef enum dkfac_step_length {
   DKFAC_LENGTH_AUTO = 0,
@@ -179,6 +184,7 @@ typedef struct dkfac_curvature_options {
   int32_t damping_split; /* dkfac_damping_split; default pi. */
   double norm_damping;   /* Normalisations use norm_damping * lambda; default 1. */
   double new_weight; /* Of the newest statistic in the running average, in (0, 1]; default 0.05. */
+  int32_t average_start;      /* dkfac_average_start; default first. */
   double statistics_fraction; /* Of a record's samples, in (0, 1]; default 1. */
   int32_t micro_batches;      /* Records of each layer per step; default 1. */
   int32_t norm_fisher;        /* dkfac_norm_fisher; default unit-wise. */
@@ -189,6 +195,7 @@ typedef struct dkfac_curvature_options {
   int32_t staleness;                /* dkfac_staleness; default fixed. */
   int32_t statistics_interval;      /* Default 1. */
   int32_t inverse_interval;         /* Default 1. */
+  int32_t early_refreshes;          /* Default 0. */
   int32_t stagger_inverses;         /* Default 0. */
   int32_t delay_inverses;           /* Default 0. */
   double similarity;                /* Of the adaptive rule; default 0.1. */
@@ -273,6 +280,7 @@ typedef struct dkfac_curvature_settings {
   int32_t statistics_interval;
   int32_t inverse_interval;
   int32_t micro_batches;
+  double new_weight;
 } dkfac_curvature_settings;
 
 /* --- state and factors ----------------------------------------------------------------------- */

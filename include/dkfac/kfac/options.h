@@ -45,6 +45,21 @@ enum class WeightSharing : std::uint8_t {
   reduce   ///< One row per sample: the mean input, the summed gradient.
 };
 
+/// Where the running average of a statistic begins (docs/math.md, "Average"). Without effect at
+/// StatisticsOptions::new_weight 1, and so on factors that are kept as rows.
+enum class AverageStart : std::uint8_t {
+  first,  ///< At the first statistic; the average is corrected for its bias.
+  /// At the identity, in the units of the statistic: kfac-pytorch. Where statistics are much
+  /// smaller than 1, directions are close to the plain gradient for several times 1/new_weight of
+  /// them.
+  identity,
+  /// At the multiple of the identity that has the trace of the first statistic that is not zero:
+  /// independent of the scale of the loss. Each group of a convolution, and gamma and beta of a
+  /// normalisation, have their own. EKFAC's second moments begin at the products of eigenvalues,
+  /// here and with `identity`.
+  trace
+};
+
 /// Refresh policy of statistics and inverses ("stale statistics" of SP-NGD).
 enum class Staleness : std::uint8_t {
   fixed,    ///< At statistics_interval and inverse_interval.
@@ -74,6 +89,7 @@ struct DKFAC_API StatisticsOptions {
   /// Weight of the newest statistic in the bias-corrected running average, in (0, 1]: 0.05
   /// here is factor_decay = 0.95 of kfac-pytorch. 1 disables the average, as in the SP-NGD paper.
   double new_weight = 0.05;
+  AverageStart average_start = AverageStart::first;
   /// Fraction of each record's samples that enter the statistics, in (0, 1]: the first ones, at
   /// least one.
   double fraction = 1;
@@ -103,6 +119,11 @@ struct DKFAC_API RefreshOptions {
   /// Staleness::fixed only.
   int statistics_interval = 1;
   int inverse_interval = 1;
+  /// Refreshes statistics in each of the first 10 steps, whatever the interval, and rebuilds
+  /// inverses after the statistics 1, 2, 3, 5, 8, 12, 18, 27, ... (k, then 1.5 k rounded up) until
+  /// these are inverse_interval steps apart: the first inverses, of few samples, are soon replaced.
+  /// Staleness::fixed only.
+  bool early_refreshes = false;
   /// Spreads the rebuilds of the inverses over the steps of inverse_interval, to even out the cost
   /// of a step, instead of rebuilding all in one. Staleness::fixed only. Both inverses of a layer
   /// are rebuilt in the same step. The first refresh rebuilds all. Owners choose the steps, so
@@ -185,6 +206,8 @@ struct DKFAC_API CurvatureSettings {
   std::optional<int> statistics_interval = std::nullopt;  ///< >= 1
   std::optional<int> inverse_interval = std::nullopt;     ///< >= 1
   std::optional<int> micro_batches = std::nullopt;        ///< >= 1
+  /// In (0, 1]. Not where factors are kept as rows (StatisticsOptions::low_rank).
+  std::optional<double> new_weight = std::nullopt;
   bool operator==(const CurvatureSettings&) const = default;
 };
 

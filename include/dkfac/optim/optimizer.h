@@ -74,9 +74,9 @@ class DKFAC_API Optimizer {
   [[nodiscard]] virtual bool wants_statistics() const { return false; }
   [[nodiscard]] virtual bool wants_input(LayerId) const { return wants_statistics(); }
   [[nodiscard]] virtual bool wants_grad_output(LayerId) const { return wants_statistics(); }
-  /// Sets damping, intervals and micro-batches for the coming steps; called before the first record
-  /// of a step. Fields that are left out stay. Throws InvalidArgument for values out of range, and
-  /// for other intervals or micro-batches after a record of the step.
+  /// Sets damping, intervals, micro-batches and new weight for the coming steps; called before the
+  /// first record of a step. Fields that are left out stay. Throws InvalidArgument for values out
+  /// of range, and for other intervals or micro-batches after a record of the step.
   /// No-op for first-order methods. Options are not part of the state: after visit_state() the last
   /// ones set remain.
   virtual void set_curvature(const kfac::CurvatureSettings&) {}

@@ -44,6 +44,12 @@ class CommonOptions(TypedDict, total=False):
     low_rank: bool
     """Keeps factors with fewer rows than their width as rows, which is exact; with new_weight 1, "cholesky" and fixed
     intervals only. Default True."""
+    average_start: Literal["first", "identity", "trace"]
+    """Where running averages begin: at the first statistic, corrected for the start; at the identity; or at the
+    multiple of it that has the trace of the first statistic. No effect with new_weight 1. Default "first"."""
+    early_refreshes: bool
+    """Statistics in each of the first 10 steps, and inverses after the statistics 1, 2, 3, 5, 8, 12, 18, 27, ... until
+    these are inverse_interval steps apart. Default False."""
     staleness: Literal["fixed", "adaptive"]
     """Statistics are updated at the intervals, or each at its own, set from its drift. Default "fixed"."""
     stagger_inverses: bool

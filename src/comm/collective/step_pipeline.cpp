@@ -100,7 +100,8 @@ AgreedFlags StepPipeline::wait() {
   if (!agreed.ranks_agree)
     throw CommError(detail::concat(
         "[step] ranks have issued different collectives, or pass different learning rates, "
-        "momenta, dampings, intervals or numbers of micro-batches; this is rank ",
+        "momenta, dampings, intervals, weights of statistics or numbers of micro-batches; this is "
+        "rank ",
         grid_.world->rank(), " of ", grid_.world->size(), " at collective #",
         grid_.world->sequence(),
         ". Run with comm::Check::full to find the first call that differs"));

@@ -149,6 +149,7 @@ bool Curvature::set_curvature(const CurvatureSettings& settings) {
   changed.refresh.inverse_interval =
       settings.inverse_interval.value_or(now.refresh.inverse_interval);
   changed.statistics.micro_batches = settings.micro_batches.value_or(now.statistics.micro_batches);
+  changed.statistics.new_weight = settings.new_weight.value_or(now.statistics.new_weight);
   changed.damping = settings.damping.value_or(now.damping);
   const double damping = changed.damping;
   const bool same_intervals =
@@ -156,11 +157,16 @@ bool Curvature::set_curvature(const CurvatureSettings& settings) {
       changed.refresh.inverse_interval == now.refresh.inverse_interval;
   const bool same_records =
       same_intervals && changed.statistics.micro_batches == now.statistics.micro_batches;
-  if (same_records && damping == now.damping) return false;
+  const bool same_weight = changed.statistics.new_weight == now.statistics.new_weight;
+  if (same_records && same_weight && damping == now.damping) return false;
   for (const Statistic& s : layers_.statistics)
     DKFAC_CHECK(same_records || s.records == 0, "[set_curvature] comes after the record of '",
                 s.name,
                 "' in this step; change intervals and micro-batches before the first record");
+  for (const Statistic& s : layers_.statistics)
+    DKFAC_CHECK(same_weight || s.plan.factor.form != FactorForm::low_rank,
+                "[set_curvature] new_weight changes, but '", s.name,
+                "' is kept as the rows of one statistic; set statistics.low_rank to false");
   changed.validate();
   changed.damping = now.damping;
   layers_.options = std::move(changed);
@@ -227,7 +233,7 @@ void Curvature::raise_flags(comm::FlagMessage& message) const {
   for (const double setting :
        {options().damping, static_cast<double>(options().refresh.statistics_interval),
         static_cast<double>(options().refresh.inverse_interval),
-        static_cast<double>(options().statistics.micro_batches)})
+        static_cast<double>(options().statistics.micro_batches), options().statistics.new_weight})
     message.hash = comm::mix_hash(message.hash, setting);
 }
 

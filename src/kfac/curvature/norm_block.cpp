@@ -20,7 +20,7 @@ KroneckerBlock* NormBlock::factors(const Caller& caller) {
 
 bool NormBlock::merge(Context& ctx, const CurvatureOptions& options, StatisticKind,
                       ConstTensorView sum, double finite) {
-  return full() ? merge_factor(ctx, options, sum, curvature_.g, finite)
+  return full() ? merge_factor(ctx, options, sum, curvature_.g, finite, norm_.channels)
                 : merge_fisher(ctx, options, sum, curvature_, finite);
 }
 

@@ -7,6 +7,7 @@
 #include "dkfac/kfac/statistics.h"
 
 #include "core/shared/read_back.h"
+#include "kfac/inverse/average_start.h"
 
 namespace dkfac::kfac {
 namespace {
@@ -34,8 +35,11 @@ struct Average {
   int& refused;
 };
 
+/// begin(): writes the start of the average, unless it is the first statistic or has no weight.
+template <class Begin>
 bool merge(Context& ctx, const CurvatureOptions& options, const FactorPlan& plan,
-           ConstTensorView statistic, Average average, std::optional<double> finite_check) {
+           ConstTensorView statistic, Average average, std::optional<double> finite_check,
+           Begin&& begin) {
   if (!finite_check) {
     Scratch scratch(ctx);
     const TensorView check = scratch.take({1}, DType::f64);
@@ -47,7 +51,12 @@ bool merge(Context& ctx, const CurvatureOptions& options, const FactorPlan& plan
     return false;
   }
   average.refused = 0;
-  const double weight = average_weight(options.statistics.new_weight, ++average.statistics);
+  ++average.statistics;
+  double weight = options.statistics.new_weight;
+  if (options.statistics.average_start == AverageStart::first)
+    weight = average_weight(weight, average.statistics);
+  else if (weight < 1)
+    begin();
   ops::axpby(ctx, weight, statistic.flat(), 1 - weight, average.values.flat());
   return true;
 }
@@ -81,23 +90,36 @@ void check_finite(Context& ctx, const FactorPlan& plan, ConstTensorView statisti
 }
 
 bool merge_factor(Context& ctx, const CurvatureOptions& options, ConstTensorView statistic,
-                  Factor& factor, std::optional<double> finite_check) {
+                  Factor& factor, std::optional<double> finite_check, std::int64_t part) {
+  const auto begin = [&] {
+    begin_average(ctx, options.statistics.average_start, factor.statistics,
+                  {.triangle = factor.triangle(), .length = part > 0 ? part : factor.dim},
+                  statistic, factor.average);
+  };
   const Average average{factor.average, factor.statistics, factor.refused};
-  if (!merge(ctx, options, factor, statistic, average, finite_check)) return false;
+  if (!merge(ctx, options, factor, statistic, average, finite_check, begin)) return false;
   factor.stale = true;
   return true;
 }
 
 bool merge_scales(Context& ctx, const CurvatureOptions& options, ConstTensorView statistic,
                   LayerCurvature& layer, std::optional<double> finite_check) {
+  const auto begin = [&] {
+    if (layer.scale_statistics == 1) begin_scales(ctx, layer);
+  };
   return merge(ctx, options, {}, statistic,
-               {layer.scales, layer.scale_statistics, layer.scales_refused}, finite_check);
+               {layer.scales, layer.scale_statistics, layer.scales_refused}, finite_check, begin);
 }
 
 bool merge_fisher(Context& ctx, const CurvatureOptions& options, ConstTensorView statistic,
                   LayerCurvature& layer, std::optional<double> finite_check) {
+  const auto begin = [&] {
+    const Shape& shape = layer.fisher.shape();
+    begin_average(ctx, options.statistics.average_start, layer.fisher_statistics,
+                  {.length = shape[1], .cross = shape[0] == 3}, statistic, layer.fisher);
+  };
   return merge(ctx, options, {}, statistic,
-               {layer.fisher, layer.fisher_statistics, layer.fisher_refused}, finite_check);
+               {layer.fisher, layer.fisher_statistics, layer.fisher_refused}, finite_check, begin);
 }
 
 }  // namespace dkfac::kfac

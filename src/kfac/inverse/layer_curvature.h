@@ -71,10 +71,11 @@ void check_finite(Context& ctx, const FactorPlan& plan, ConstTensorView statisti
 /// Merge the next statistic into the average, in packed form (low_rank: rows, which replace the
 /// previous ones). Return false where finite_check is not finite: nothing but `refused` is changed
 /// then. finite_check: the result of check_finite() on the host. Unset: it is computed here, for
-/// which the host waits on a device.
+/// which the host waits on a device. part: AverageParts::length; 0: the width of the factor.
 [[nodiscard]] bool merge_factor(Context& ctx, const CurvatureOptions& options,
                                 ConstTensorView statistic, Factor& factor,
-                                std::optional<double> finite_check = std::nullopt);
+                                std::optional<double> finite_check = std::nullopt,
+                                std::int64_t part = 0);
 [[nodiscard]] bool merge_fisher(Context& ctx, const CurvatureOptions& options,
                                 ConstTensorView statistic, LayerCurvature& layer,
                                 std::optional<double> finite_check = std::nullopt);

@@ -4,12 +4,20 @@
 #include "kfac/schedule/stagger.h"
 
 namespace dkfac::kfac {
+namespace {
+
+constexpr std::int64_t kEarlySteps = 10;  ///< Each refreshes the statistics.
+
+}  // namespace
+
 void RefreshSchedule::configure(const CurvatureOptions& options) {
   staleness_ = options.refresh.staleness;
   stagger_ = options.refresh.stagger_inverses;
   statistics_interval_ = options.refresh.statistics_interval;
   inverse_interval_ = options.refresh.inverse_interval;
   max_interval_ = options.refresh.max_interval;
+  early_refreshes_ = options.refresh.early_refreshes;
+  if (accepted_ == 0) early_ = {.next = early_refreshes_ ? 1 : 0};
   if (!stagger_)
     cycle_ = 0;
   else if (cycle_ == 0 || accepted_ == last_rebuild_)
@@ -48,7 +56,8 @@ void RefreshSchedule::damping_changed() {
 }
 
 std::int64_t RefreshSchedule::interval(int statistic) const {
-  if (staleness_ == Staleness::fixed) return statistics_interval_;
+  if (staleness_ == Staleness::fixed)
+    return early_refreshes_ && accepted_ < kEarlySteps ? 1 : statistics_interval_;
   const std::int64_t chosen = entry(statistic).intervals.last;
   return max_interval_ > 0 ? std::min<std::int64_t>(chosen, max_interval_) : chosen;
 }
@@ -67,8 +76,9 @@ bool RefreshSchedule::any_due() const {
 bool RefreshSchedule::inverse_step(int statistic) const {
   if (staleness_ == Staleness::adaptive) return due(statistic);
   if (accepted_ == 0) return true;
+  if (early_.next > 0 && due(statistic) && early_.count + 1 == early_.next) return true;
+  if (early_.next > 0 || !stagger_) return interval_over();
   const std::int64_t elapsed = accepted_ - last_rebuild_;
-  if (!stagger_) return elapsed >= inverse_interval_;
   const int offset = entry(statistic).offset;
   return elapsed == offset || (elapsed < offset && ends_cycle(elapsed + 1));
 }
@@ -85,7 +95,17 @@ void RefreshSchedule::describe(int statistic, StatisticReport& report) const {
   report.drift = e.drift;
 }
 
+bool RefreshSchedule::advance_early(bool refreshed) {
+  early_.count += refreshed ? 1 : 0;
+  const bool last = interval_over();
+  if (!last && !(refreshed && early_.count == early_.next)) return false;
+  early_.next = last ? 0 : (3 * early_.next + 1) / 2;
+  last_rebuild_ = accepted_;
+  return last;
+}
+
 void RefreshSchedule::advance(const std::vector<RefreshDecision>& decisions) {
+  const bool refreshed = any_due();
   for (int i = 0; i < size(); ++i) {
     RefreshEntry& e = entries_[index_of(i)];
     const bool rebuilt = rebuild_due(i);
@@ -99,9 +119,10 @@ void RefreshSchedule::advance(const std::vector<RefreshDecision>& decisions) {
     }
     if (rebuilt) e.stale = false;
   }
-  if (!stagger_ && accepted_ - last_rebuild_ >= inverse_interval_) last_rebuild_ = accepted_;
+  const bool early = early_.next > 0, last_early = early && advance_early(refreshed);
+  if (!early && !stagger_ && interval_over()) last_rebuild_ = accepted_;
   ++accepted_;
-  if (stagger_ && ends_cycle(accepted_ - last_rebuild_)) begin_cycle();
+  if (stagger_ && (early ? last_early : ends_cycle(accepted_ - last_rebuild_))) begin_cycle();
 }
 
 void RefreshSchedule::forget_exponents() {
@@ -112,6 +133,8 @@ void RefreshSchedule::visit_state(StateVisitor& visitor, const std::vector<std::
   visitor.integer("accepted", StateKind::replicated, accepted_);
   visitor.integer("last_rebuild", StateKind::replicated, last_rebuild_);
   visitor.number("offsets_of_interval", StateKind::replicated, cycle_);
+  visitor.integer("early_refreshes", StateKind::replicated, early_.count);
+  visitor.integer("next_early_rebuild", StateKind::replicated, early_.next);
   for (int i = 0; i < size(); ++i) {
     RefreshEntry& e = entries_[index_of(i)];
     const std::string& name = names[index_of(i)];
@@ -125,9 +148,10 @@ void RefreshSchedule::visit_state(StateVisitor& visitor, const std::vector<std::
   }
   // The state may be of a run without cycles, or of an earlier version, in which a cycle ended with
   // the first step of the next one, and factors had offsets of their own.
+  if (!early_refreshes_) early_.next = 0;
   if (!stagger_)
     cycle_ = 0;
-  else if (cycle_ <= 0 || accepted_ - last_rebuild_ >= cycle_)
+  else if (early_.next == 0 && (cycle_ <= 0 || accepted_ - last_rebuild_ >= cycle_))
     begin_cycle();
   for (std::size_t i = 1; i < entries_.size(); ++i)
     if (entries_[i].layer == entries_[i - 1].layer) entries_[i].offset = entries_[i - 1].offset;

@@ -32,6 +32,12 @@ struct RefreshEntry {
   bool damped = true;  ///< The inverse contains the damping; eigenvectors do not.
 };
 
+/// RefreshOptions::early_refreshes: refreshes of the statistics that rebuild inverses.
+struct EarlyRefreshes {
+  std::int64_t count = 0;  ///< Steps that have refreshed statistics.
+  std::int64_t next = 0;   ///< Number of the one that rebuilds inverses; 0: only intervals do.
+};
+
 /// The refresh schedule of all statistics. Only accepted steps are counted, from 0.
 class RefreshSchedule {
  public:
@@ -70,6 +76,11 @@ class RefreshSchedule {
 
  private:
   [[nodiscard]] bool inverse_step(int statistic) const;
+  [[nodiscard]] bool interval_over() const {
+    return accepted_ - last_rebuild_ >= inverse_interval_;
+  }
+  /// Ends an accepted step of early refreshes; returns whether it was the last one.
+  bool advance_early(bool refreshed);
   /// Whether the cycle of staggered inverses has ended after so many of its steps.
   [[nodiscard]] bool ends_cycle(std::int64_t steps) const {
     return steps >= std::min(cycle_, inverse_interval_);
@@ -87,6 +98,8 @@ class RefreshSchedule {
   /// Fixed intervals: last step with inverses due; with stagger_inverses, first step of the cycle.
   std::int64_t last_rebuild_ = 0;
   int cycle_ = 0;  ///< Steps of the cycle of staggered inverses; 0: not staggered.
+  bool early_refreshes_ = false;
+  EarlyRefreshes early_;
 };
 
 }  // namespace dkfac::kfac

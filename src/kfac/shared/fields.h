@@ -12,6 +12,9 @@ inline constexpr NamedValue<DampingSplit> kDampingSplits[] = {
     {"constant", DampingSplit::constant}};
 inline constexpr NamedValue<Staleness> kStalenesses[] = {{"fixed", Staleness::fixed},
                                                          {"adaptive", Staleness::adaptive}};
+inline constexpr NamedValue<AverageStart> kAverageStarts[] = {{"first", AverageStart::first},
+                                                              {"identity", AverageStart::identity},
+                                                              {"trace", AverageStart::trace}};
 inline constexpr NamedValue<InverseMethod> kInverseMethods[] = {
     {"cholesky", InverseMethod::cholesky},
     {"eigen", InverseMethod::eigen},
@@ -35,8 +38,8 @@ inline constexpr NamedValue<DType> kFactorTypes[] = {{"f32", DType::f32}, {"f64"
 /// Field lists of CurvatureOptions and its parts; a key precedes those that depend on it.
 template <OptionsOf<StatisticsOptions> Options, class Visit>
 void for_each_field(Options& options, Visit&& visit) {
-  auto& [new_weight, fraction, micro_batches, norm_fisher, sharing, operand, low_rank,
-         records_valid_until_step] = options;
+  auto& [new_weight, average_start, fraction, micro_batches, norm_fisher, sharing, operand,
+         low_rank, records_valid_until_step] = options;
   visit(norm_fisher, {"statistics.norm_fisher", "Fisher approximation of a normalisation"},
         NamedValues<NormFisher>(kNormFishers));
   visit(sharing,
@@ -51,6 +54,10 @@ void for_each_field(Options& options, Visit&& visit) {
         NamedValues<std::optional<DType>>(kOperands));
   visit(new_weight, {"statistics.new_weight",
                      "weight of the newest statistic in its running average", above_up_to(0, 1)});
+  visit(average_start,
+        {"statistics.average_start",
+         "averages begin at the first statistic, the identity, or a multiple of it of equal trace"},
+        NamedValues<AverageStart>(kAverageStarts));
   visit(low_rank, {"statistics.low_rank",
                    "keep factors with fewer rows than columns as rows; new_weight = 1 only"});
   visit(micro_batches, {.name = "statistics.micro_batches", .range = count_from(1)});
@@ -59,8 +66,8 @@ void for_each_field(Options& options, Visit&& visit) {
 
 template <OptionsOf<RefreshOptions> Options, class Visit>
 void for_each_field(Options& options, Visit&& visit) {
-  auto& [staleness, statistics_interval, inverse_interval, stagger_inverses, delay_inverses,
-         similarity, max_interval] = options;
+  auto& [staleness, statistics_interval, inverse_interval, early_refreshes, stagger_inverses,
+         delay_inverses, similarity, max_interval] = options;
   visit(
       staleness,
       {"refresh.staleness", "statistics at fixed intervals, or each at one that follows its drift"},
@@ -71,6 +78,12 @@ void for_each_field(Options& options, Visit&& visit) {
   visit(inverse_interval,
         {"refresh.inverse_interval", "steps between two refreshes of the inverses", count_from(1),
          "staleness", "fixed"});
+  visit(early_refreshes,
+        {"refresh.early_refreshes",
+         "statistics in each of the first ten steps, inverses at growing distances",
+         {},
+         "staleness",
+         "fixed"});
   visit(stagger_inverses,
         {"refresh.stagger_inverses",
          "each inverse has its own step within inverse_interval, so that steps cost the same",

@@ -171,6 +171,12 @@ TEST(Agreement, NumbersOfMicroBatchesThatDifferAreAnErrorOnAllRanks) {
   });
 }
 
+TEST(Agreement, WeightsOfStatisticsThatDifferAreAnErrorOnAllRanks) {
+  expect_on_all_ranks<CommError>(2, "weights of statistics", [](auto comm) {
+    step_with(comm, {.new_weight = comm->rank() == 1 ? 0.5 : 0.25});
+  });
+}
+
 TEST(Agreement, AMomentumOfZeroBesideThatOfTheOptionsIsAnErrorOnAllRanks) {
   expect_on_all_ranks<CommError>(2, "momenta", [](auto comm) {
     const auto optimizer = optim::make_sgd(comm, {});

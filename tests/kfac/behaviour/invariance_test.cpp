@@ -65,6 +65,16 @@ std::vector<Method> methods() {
   lazy.curvature.refresh.inverse_interval = 5;
   lazy.curvature.statistics.new_weight = 1;
   all.push_back(kfac_method("KfacLazy", lazy));
+  optim::KfacOptions early{.curvature = curvature()};
+  early.curvature.refresh.statistics_interval = 3;
+  early.curvature.refresh.inverse_interval = 5;
+  early.curvature.refresh.early_refreshes = true;
+  early.curvature.statistics.average_start = kfac::AverageStart::trace;
+  all.push_back(kfac_method("KfacEarly", early));
+  early.curvature.statistics.average_start = kfac::AverageStart::identity;
+  early.curvature.inverse.method = InverseMethod::ekfac;
+  early.curvature.distribution.grad_worker_fraction = 1;
+  all.push_back(kfac_method("KfacEarlyEkfac", early));
   return all;
 }
 

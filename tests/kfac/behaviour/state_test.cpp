@@ -74,6 +74,12 @@ std::vector<StatefulMethod> stateful_methods() {
   spread.curvature.refresh.inverse_interval = 4;
   spread.curvature.refresh.stagger_inverses = true;
   all.push_back(stateful_method("KfacSpread", spread));
+  optim::KfacOptions early{.curvature = state_curvature()};
+  early.curvature.statistics.average_start = kfac::AverageStart::trace;
+  early.curvature.refresh.statistics_interval = 2;
+  early.curvature.refresh.inverse_interval = 9;
+  early.curvature.refresh.early_refreshes = true;  // Until step 23.
+  all.push_back(stateful_method("KfacEarly", early));
   optim::KfacOptions delayed{.curvature = state_curvature()};
   delayed.curvature.refresh.inverse_interval = 2;
   delayed.curvature.refresh.delay_inverses = true;

@@ -132,6 +132,37 @@ TEST(Curvature, ChangesSettingsBetweenSteps) {
   EXPECT_EQ(one.curvature.options().damping, 0.25);
 }
 
+TEST(Curvature, ChangesTheWeightOfTheNewestStatisticBetweenSteps) {
+  kfac::CurvatureOptions options = options_f64();
+  options.statistics.average_start = kfac::AverageStart::identity;
+  CurvatureOfOneRank one(options);
+  double expected = 1;
+  for (const double weight : {1.0, 0.5, 0.125, 0.25}) {
+    const double x = 2 + weight;
+    EXPECT_FALSE(one.curvature.set_curvature({.new_weight = weight})) << "the same statistics";
+    EXPECT_TRUE(one.step(x, 1));
+    expected = (1 - weight) * expected + weight * x * x;
+    EXPECT_NEAR(one.curvature.read_factors(LayerId{0}).a.average.data<double>()[0], expected,
+                8 * eps<double> * expected);
+  }
+  EXPECT_FALSE(one.curvature.set_curvature({.damping = 0.5}));
+  EXPECT_EQ(one.curvature.options().statistics.new_weight, 0.25);
+  EXPECT_TRUE(contains(message_of([&] { (void)one.curvature.set_curvature({.new_weight = 2}); }),
+                       "new_weight"));
+}
+
+TEST(Curvature, KeepsTheWeightOfFactorsThatAreRows) {
+  kfac::CurvatureOptions options = options_f64();
+  options.statistics.new_weight = 1;
+  Context ctx;
+  Curvature curvature(ctx, comm::make_self(), options, {});
+  curvature.add_layer("wide", LinearSpec{.in = 64, .out = 2, .max_rows = 2});
+  curvature.prepare(comm::make_worker_grid(comm::make_self(), 0), comm::kFlagElements);
+  EXPECT_TRUE(contains(message_of([&] { (void)curvature.set_curvature({.new_weight = 0.5}); }),
+                       "'wide.a' is kept as the rows"));
+  EXPECT_FALSE(curvature.set_curvature({.new_weight = 1}));
+}
+
 TEST(Curvature, ContinuesFromASavedState) {
   CurvatureOfOneRank one, other;
   EXPECT_TRUE(one.step(2, 2));

@@ -125,6 +125,86 @@ TEST(RefreshSchedule, LetsEveryStatisticFollowItsOwnInterval) {
   EXPECT_EQ(report.age, 2);  // refreshed in step 6, now after step 8
 }
 
+CurvatureOptions early(int statistics, int inverses) {
+  CurvatureOptions options = intervals(statistics, inverses);
+  options.refresh.early_refreshes = true;
+  return options;
+}
+
+TEST(RefreshSchedule, BeginsWithEarlyRefreshes) {
+  RefreshSchedule schedule = make_timetable(early(10, 100));
+  const auto all = run(schedule, 0, 500);
+  // Steps from 0. Statistics 1 to 10, and then every 10 steps: number k > 10 in step 9 + 10 (k-10).
+  Steps refreshed{0, 1, 2, 3, 4, 5, 6, 7, 8};
+  for (int step = 9; step < 500; step += 10) refreshed.push_back(step);
+  // Inverses after 1, 2, 3, 5, 8, 12, 18 and 27 of them; 41 would come 140 steps later.
+  const Steps rebuilt{0, 1, 2, 4, 7, 29, 89, 179, 279, 379, 479};
+  for (const std::size_t i : {0U, 1U, 2U, 3U}) {
+    EXPECT_EQ(all[i].refreshed, refreshed);
+    EXPECT_EQ(all[i].rebuilt, rebuilt);
+  }
+  EXPECT_EQ(all[4].refreshed, refreshed);
+  EXPECT_TRUE(all[4].rebuilt.empty());
+}
+
+TEST(RefreshSchedule, EndsEarlyRebuildsAtTheIntervalOfTheInverses) {
+  RefreshSchedule every = make_timetable(early(1, 4));
+  // 1, 2, 3, 5, 8; 12 is 4 steps after it.
+  EXPECT_EQ(run(every, 0, 24)[0].rebuilt, (Steps{0, 1, 2, 4, 7, 11, 15, 19, 23}));
+  RefreshSchedule plain = make_timetable(early(1, 1));
+  EXPECT_EQ(run(plain, 0, 5)[0].rebuilt, (Steps{0, 1, 2, 3, 4}));
+  // An interval that changes counts at once, and what has ended does not begin again.
+  RefreshSchedule changed = make_timetable(early(10, 100));
+  EXPECT_EQ(run(changed, 0, 10)[0].rebuilt, (Steps{0, 1, 2, 4, 7}));
+  changed.configure(early(10, 20));
+  EXPECT_EQ(run(changed, 10, 70)[0].rebuilt, (Steps{27, 47, 67}));  // From step 7 on.
+  changed.configure(early(10, 100));
+  EXPECT_EQ(run(changed, 70, 300)[0].rebuilt, (Steps{167, 267}));
+}
+
+TEST(RefreshSchedule, StaggersInversesAfterEarlyRefreshes) {
+  CurvatureOptions options = early(1, 4);
+  options.refresh.stagger_inverses = true;
+  RefreshSchedule schedule = make_timetable(options);
+  const auto all = run(schedule, 0, 20);
+  // One layer per owner, both in the first step of a cycle, which begins after the last rebuild.
+  for (const std::size_t i : {0U, 1U, 2U, 3U})
+    EXPECT_EQ(all[i].rebuilt, (Steps{0, 1, 2, 4, 7, 11, 12, 16}));
+}
+
+TEST(RefreshSchedule, ContinuesEarlyRefreshesFromAState) {
+  const std::vector<std::string> names{"a", "b", "c", "d", "e"};
+  const auto states = [&](RefreshSchedule& from, const CurvatureOptions& options) {
+    Saver saver;
+    from.visit_state(saver, names);
+    RefreshSchedule to = make_timetable(options);
+    const std::vector<SavedState> ranks{saver.state};
+    Loader loader(ranks, 0);
+    to.visit_state(loader, names);
+    return to;
+  };
+  const CurvatureOptions options = early(10, 100);
+  RefreshSchedule whole = make_timetable(options);
+  const auto expected = run(whole, 0, 300);
+  for (const int stop : {0, 1, 3, 9, 10, 20, 50, 89, 90, 200}) {
+    RefreshSchedule first = make_timetable(options);
+    Steps refreshed = run(first, 0, stop)[0].refreshed;
+    RefreshSchedule second = states(first, options);
+    const Renewals rest = run(second, stop, 300)[0];
+    refreshed.insert(refreshed.end(), rest.refreshed.begin(), rest.refreshed.end());
+    EXPECT_EQ(refreshed, expected[0].refreshed) << stop;
+    Steps rebuilt;
+    for (const int step : expected[0].rebuilt)
+      if (step >= stop) rebuilt.push_back(step);
+    EXPECT_EQ(rest.rebuilt, rebuilt) << stop;
+  }
+  // Where the option is off, those of the state end.
+  RefreshSchedule first = make_timetable(options);
+  (void)run(first, 0, 9);
+  RefreshSchedule second = states(first, intervals(10, 100));
+  EXPECT_EQ(run(second, 9, 300)[0].rebuilt, (Steps{107, 207}));
+}
+
 /// `layers` layers of one owner, with two equal factors each.
 RefreshSchedule make_staggered(int layers, int interval) {
   std::vector<RefreshEntry> entries;
