@@ -20,6 +20,7 @@ import facts
 COMMANDS = {
     "step": ("steps", "steps of SGD in PyTorch, on a CPU or a CUDA device"),
     "kfac-pytorch": ("kfac_pytorch", "steps of kfac-pytorch on the CPU, part by part"),
+    "compatible": ("compatible", "trainings with kfac-pytorch and with dkfac's class of its interface"),
     "compare": ("compare", "SGD and K-FAC of the program beside PyTorch, kfac-pytorch and bare BLAS"),
     "attach": ("attach", "what dkfac.torch adds to a step, beside kfac-pytorch"),
     "attach-worker": ("attach_worker", "one method of attach, which starts it"),

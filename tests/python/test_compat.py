@@ -17,6 +17,7 @@ from torch import nn
 
 import dkfac.torch as dkfac
 from support import distance, grads_of
+from test_ranks import run_ranks
 
 F64 = torch.float64
 DTYPES = {"factor_dtype": F64, "inv_dtype": F64}
@@ -57,7 +58,7 @@ def peer_update(a, g, gradient, damping, method):
 
 
 def peer_step(model, loss_of, damping, method, kl_clip, lr, averages=None, decay=0.0):
-    """{module name: preconditioned gradient}; `averages` accumulates factors with a correction of the start."""
+    """{module name: preconditioned gradient}; `averages` accumulates factors from the identity on."""
     kept, handles = {}, []
     for name, module in model.named_modules():
         if isinstance(module, (nn.Linear, nn.Conv2d)):
@@ -73,11 +74,8 @@ def peer_step(model, loss_of, damping, method, kl_clip, lr, averages=None, decay
     for name, (module, x, g) in kept.items():
         factors = peer_factors(module, x, g)
         if averages is not None:
-            old, weight = averages.get(name, ((0, 0), 0.0))
-            factors = tuple(decay * o + (1 - decay) * f for o, f in zip(old, factors))
-            weight = decay * weight + (1 - decay)
-            averages[name] = factors, weight
-            factors = tuple(f / weight for f in factors)
+            old = averages.get(name, tuple(torch.eye(len(f), dtype=F64) for f in factors))
+            factors = averages[name] = tuple(decay * o + (1 - decay) * f for o, f in zip(old, factors))
         gradient = module.weight.grad.flatten(1)
         if module.bias is not None:
             gradient = torch.cat([gradient, module.bias.grad.unsqueeze(1)], 1)
@@ -123,23 +121,50 @@ def test_numbers_of_kfac_pytorch(method, damping, kl_clip):
     assert max(distance(wrong[n], plain[n]) for n in plain) > 1e-3  # Control: the damping matters here.
 
 
-@pytest.mark.parametrize("method", ["inverse", "eigen"])
-def test_averaged_factors(method):
-    """kfac-pytorch starts its averages from the identity; here, and in this definition, the start is corrected."""
-    model = net()
-    pre = dkfac.KFACPreconditioner(model, damping=1e-4, factor_decay=0.7, kl_clip=None, compute_method=method, **DTYPES)
-    averages = {}
-    for _ in range(4):
+def differences(decay, peer_decay, steps=4, **options):
+    """The largest relative distance of each step from that of the definition with another decay."""
+    model, averages, found = net(), {}, []
+    pre = dkfac.KFACPreconditioner(model, damping=1e-4, factor_decay=decay, kl_clip=None, **options, **DTYPES)
+    for step in range(steps):
         x, y = batch()
 
         def loss(m):
             return ((m(x) - y) ** 2).mean()
-        expected, _ = peer_step(copy.deepcopy(model), loss, 1e-4, method, None, 1.0, averages, 0.7)
+        expected, _ = peer_step(copy.deepcopy(model), loss, 1e-4, options.get("compute_method", "eigen"), None, 1.0,
+                                averages, peer_decay(step))
         model.zero_grad()
         loss(model).backward()
         pre.step()
-        found = ours(model)
-        assert max(distance(found[n], expected[n]) for n in found) <= 1e-7
+        updates = ours(model)
+        found.append(max(distance(updates[n], expected[n]) for n in updates))
+    return found
+
+
+@pytest.mark.parametrize("method", ["inverse", "eigen"])
+def test_averages_begin_at_the_identity(method):
+    # 1e-16 times the condition, up to 1e4, with room for the sums.
+    assert max(differences(0.7, lambda step: 0.7, compute_method=method)) <= 1e-7
+    # Controls: another start; another decay.
+    assert min(differences(0.7, lambda step: 0.7, compute_method=method, average_start="first")) > 1e-2
+    assert min(differences(0.7, lambda step: 0.6, compute_method=method)) > 1e-2
+
+
+@pytest.mark.parametrize("method", ["inverse", "eigen"])
+def test_a_factor_decay_follows_its_function(method):
+    decay = dkfac.exp_decay_factor_averaging(0.6)
+    assert [decay(k) for k in range(4)] == [0, 0, 0.5, 0.6]
+    found = differences(decay, decay, 5, compute_method=method)
+    assert max(found) <= 1e-7
+    # Control: one that keeps its first value does not average.
+    kept = differences(decay, lambda step: 0.0, 5, compute_method=method)
+    assert max(kept[:2]) <= 1e-7 and min(kept[2:]) > 1e-2
+    for wrong in (0, -1):
+        with pytest.raises(ValueError, match="min_value"):
+            dkfac.exp_decay_factor_averaging(wrong)
+    with pytest.raises(ValueError, match="step"):
+        decay(-1)
+    with pytest.raises(ValueError, match="factor_decay must be"):
+        dkfac.KFACPreconditioner(net(), factor_decay=lambda step: 7)
 
 
 @pytest.mark.parametrize("accumulation", [1, 2])
@@ -189,7 +214,7 @@ def test_where_kfac_pytorch_fails():
 
 def test_all_arguments_enums_and_properties(caplog):
     model = net().float()
-    with caplog.at_level(logging.WARNING):
+    with caplog.at_level(logging.WARNING), pytest.warns(UserWarning, match="MEM_OPT has both factors"):
         pre = dkfac.KFACPreconditioner(
             model, factor_update_steps=2, inv_update_steps=4, damping=lambda step: 0.1 / (1 + step), factor_decay=0.9,
             kl_clip=0.01, lr=lambda step: 0.1, accumulation_steps=1, allreduce_bucket_cap_mb=1.0,
@@ -197,7 +222,7 @@ def test_all_arguments_enums_and_properties(caplog):
             compute_eigenvalue_outer_product=False, grad_worker_fraction=dkfac.DistributedStrategy.MEM_OPT,
             symmetry_aware=True, grad_scaler=None, factor_dtype=torch.float16, inv_dtype=torch.float32,
             skip_layers=["^6$"], update_factors_in_hook=False, loglevel=logging.DEBUG)
-    assert set(pre.without_effect) == {"assignment_strategy", "colocate_factors", "compute_eigenvalue_outer_product",
+    assert set(pre.without_effect) == {"assignment_strategy", "compute_eigenvalue_outer_product",
                                        "update_factors_in_hook", "factor_dtype, inv_dtype"}
     assert sum("without effect" in r.message for r in caplog.records) == 1
     x, y = (t.float() for t in batch())
@@ -218,9 +243,34 @@ def test_all_arguments_enums_and_properties(caplog):
     state = pre.state_dict()
     assert "damping" not in state and state["kl_clip"] == 0.01 and "dkfac" not in pre.state_dict(False)
     for wrong in ({"damping": 0}, {"compute_method": "qr"}, {"accumulation_steps": 0}, {"damping_scale": "x"},
-                  {"factor_update_steps": 0}):
+                  {"factor_update_steps": 0}, {"allreduce_bucket_cap_mb": -1}, {"colocate_factors": False}):
         with pytest.raises(ValueError):
             dkfac.KFACPreconditioner(net(), **wrong)
+
+
+def test_attributes_are_those_of_kfac_pytorch(caplog):
+    with caplog.at_level(logging.INFO):
+        pre = dkfac.KFACPreconditioner(net(), allreduce_bucket_cap_mb=0, factor_dtype=torch.float32, skip_layers=["^6$"],
+                                       compute_method="inverse", colocate_factors=False, symmetry_aware=True,
+                                       loglevel=logging.INFO)
+    assert (pre.distributed_strategy, pre.grad_worker_fraction) == (dkfac.DistributedStrategy.COMM_OPT, 1.0)
+    assert (pre.allreduce_method, pre.allreduce_bucket_cap_mb) == (dkfac.AllreduceMethod.ALLREDUCE, 0)
+    assert (pre.factor_dtype, pre.inv_dtype, pre.skip_layers) == (torch.float32, torch.float32, ["^6$"])
+    assert (pre.colocate_factors, pre.compute_eigenvalue_outer_product, pre.symmetry_aware) == (False, True, True)
+    assert "distributed_strategy" in repr(pre)
+    assert sum(r.getMessage().startswith("Registered") for r in caplog.records) == 3
+    with pytest.warns(UserWarning, match="inv_update_steps is 3, not a multiple"):
+        dkfac.KFACPreconditioner(net(), factor_update_steps=2, inv_update_steps=3)
+
+
+def test_a_state_without_factors_sets_the_arguments():
+    first = dkfac.KFACPreconditioner(net(), damping=5, factor_decay=0.7, kl_clip=11, lr=13, inv_update_steps=3)
+    first.steps = 99
+    second = dkfac.KFACPreconditioner(net())
+    with pytest.warns(UserWarning, match="no factors"):
+        second.load_state_dict(first.state_dict(include_factors=False))
+    assert (second.damping, second.factor_decay, second.kl_clip, second.lr, second.inv_update_steps, second.steps) == (
+        5, 0.7, 11, 13, 3, 99)
 
 
 def test_state_resumes():
@@ -229,13 +279,13 @@ def test_state_resumes():
         torch.manual_seed(3)
         model = net()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-        options = {"factor_update_steps": 2, "inv_update_steps": 5, "damping": 0.01}
+        options = {"factor_update_steps": 2, "inv_update_steps": 4, "damping": 0.01, "factor_decay": 0.8}
         pre = dkfac.KFACPreconditioner(model, **options)
         for step in range(7):
             if step == cut:
                 state = copy.deepcopy(pre.state_dict())
                 pre.detach()
-                pre = dkfac.KFACPreconditioner(model, **dict(options, damping=0.5))
+                pre = dkfac.KFACPreconditioner(model, **dict(options, damping=0.5, factor_decay=0.3))
                 pre.load_state_dict(state)
             optimizer.zero_grad()
             ((model(x) - y) ** 2).mean().backward()
@@ -243,6 +293,65 @@ def test_state_resumes():
             optimizer.step()
         results.append([p.detach().clone() for p in model.parameters()])
     assert all(torch.equal(a, b) for a, b in zip(*results))
+
+
+RESUMES = """
+import copy, sys, warnings, torch
+import torch.distributed as dist
+from torch import nn
+import dkfac.torch as dkfac
+rank = int(sys.argv[1])
+dist.init_process_group("gloo", init_method=f"file://{sys.argv[2]}", rank=rank, world_size=2)
+torch.manual_seed(0)
+x, y = torch.randn(2, 8, 3, 4).double()[rank], torch.randn(2, 8, 3, 2).double()[rank]
+
+def train(model, pre, optimizer, steps):
+    for step in steps:
+        optimizer.zero_grad()
+        ((model(x[step]) - y[step]) ** 2).mean().backward()
+        pre.step()
+        optimizer.step()
+
+def begun():
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 2)).double()
+    model = nn.parallel.DistributedDataParallel(model)
+    pre = dkfac.KFACPreconditioner(model, factor_update_steps=2, inv_update_steps=4, damping=1e-3, kl_clip=None,
+                                   grad_worker_fraction=float(sys.argv[3]), factor_dtype=torch.float64)
+    return model, pre, torch.optim.SGD(model.parameters(), lr=0.05)
+
+def weights(model):
+    return torch.cat([p.detach().reshape(-1).clone() for p in model.parameters()])
+
+model, pre, optimizer = begun()
+train(model, pre, optimizer, range(3))
+saved = [copy.deepcopy({"model": model.state_dict(), "kfac": pre.state_dict()})]
+dist.broadcast_object_list(saved)  # The state of rank 0, as from a file that it has written.
+train(model, pre, optimizer, range(3, 4))
+whole = weights(model)
+pre.detach()
+model, pre, optimizer = begun()
+model.load_state_dict(saved[0]["model"])
+with warnings.catch_warnings(record=True) as told:
+    warnings.simplefilter("always")
+    pre.load_state_dict(saved[0]["kfac"])
+train(model, pre, optimizer, range(3, 4))
+same = torch.equal(weights(model), whole)
+train(model, pre, optimizer, range(4, 8))
+end = weights(model)
+print(pre.steps, same, sum("without averages" in str(w.message) for w in told), float(end.norm()).hex())
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("fraction", ["1", "0"])
+def test_all_ranks_resume_from_the_state_of_one(tmp_path, fraction):
+    """As in kfac-pytorch's examples, where rank 0 saves. With its default all ranks have all inverses, so that the next
+    step is that of the run that went on; averages of other owners begin anew."""
+    found = [line.split() for line in run_ranks(RESUMES, tmp_path, fraction, 2)]
+    assert [rank[0] for rank in found] == ["8", "8"] and found[0][3] == found[1][3]
+    assert [rank[2] for rank in found] == ["0", "1"]
+    assert {rank[1] for rank in found} == {"True" if fraction == "1" else "False"}
 
 
 def test_a_clip_of_zero_clips_nothing():
@@ -278,9 +387,11 @@ def test_a_state_that_is_refused_changes_nothing():
 
 def test_scheduler():
     pre = dkfac.KFACPreconditioner(net(), damping=0.1, factor_update_steps=2, inv_update_steps=4)
-    scheduler = dkfac.LambdaParamScheduler(pre, damping_lambda=lambda step: 0.5, inv_update_steps_lambda=lambda s: 2)
+    scheduler = dkfac.LambdaParamScheduler(pre, damping_lambda=lambda step: 0.5, inv_update_steps_lambda=lambda s: 2,
+                                           factor_decay_lambda=lambda s: 0.9)
     scheduler.step()
     scheduler.step(7)
     assert pre.damping == 0.025 and pre.inv_update_steps == 16 and pre.factor_update_steps == 2
+    assert pre.factor_decay == pytest.approx(0.95 * 0.81)
     with pytest.raises(ValueError, match="already"):
         dkfac.LambdaParamScheduler(dkfac.KFACPreconditioner(net(), lr=lambda s: 0.1), lr_lambda=lambda s: 1)

@@ -34,7 +34,7 @@ def test_what_has_not_changed_is_not_passed_on():
 def test_a_step_takes_the_damping_alone():
     settings, target = Settings(FIRST, NAMES), library()
     settings.values.update(damping=0.3, inverse_interval=5)
-    settings.apply_damping(target)
+    settings.apply_in_step(target)
     assert target.calls == [dict(FIRST, damping=0.3)]
     settings.apply(target)
     assert target.calls[1] == dict(FIRST, damping=0.3, inverse_interval=5)

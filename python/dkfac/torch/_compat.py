@@ -1,8 +1,9 @@
-"""The interface of kfac-pytorch: KFACPreconditioner with its arguments, enumerations, properties and scheduler."""
+"""The interface of kfac-pytorch: KFACPreconditioner with its arguments, enumerations and properties."""
 from __future__ import annotations
 
 import enum
 import logging
+import warnings
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, Union
 
@@ -13,7 +14,7 @@ from .. import _structs as c
 from .._comm import Comm
 from .._library import InvalidArgument, integer, real
 from .._preconditioner import StepReport
-from . import _checks
+from . import _checks, _state
 from ._distributed import default_comm
 from ._gradients import Rates
 from ._layers import Layer
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
 Scheduled = Union[float, Callable[[int], float]]  # A number, or a function of the step.
 ScheduledInt = Union[int, Callable[[int], int]]
+_SHOWN = ("allreduce_bucket_cap_mb", "allreduce_method", "assignment_strategy", "colocate_factors", "compute_method",
+          "compute_eigenvalue_outer_product", "damping_scale", "distributed_strategy", "factor_dtype",
+          "grad_worker_fraction", "inv_dtype", "skip_layers", "symmetry_aware")
 _logger = logging.getLogger(__name__)
 _Enum = TypeVar("_Enum", bound=enum.Enum)
 
@@ -75,7 +79,7 @@ class PeerSettings(Settings):
 
     def __init__(self, given: Mapping[str, Any], squared: bool) -> None:
         self.given, self.squared, self.steps = dict(given), squared, 0
-        super().__init__(self._now(), NAMES)
+        super().__init__(self._now(), (*NAMES, "new_weight"))
 
     def value(self, name: str) -> Any:
         value = self.given[name]
@@ -85,10 +89,13 @@ class PeerSettings(Settings):
         return {name: value for name, value in self.given.items() if not callable(value)}
 
     def _now(self) -> dict[str, Any]:
-        damping = self.value("damping")
+        damping, decay = self.value("damping"), self.value("factor_decay")
+        if not 0 <= decay <= 1:
+            raise ValueError(f"factor_decay must be in [0, 1], not {decay} as in step {self.steps}")
         return {"damping": damping ** 2 if self.squared else damping,
-                "statistics_interval": int(self.value("factor_update_steps")),
-                "inverse_interval": int(self.value("inv_update_steps"))}
+                "statistics_interval": max(1, int(self.value("factor_update_steps"))),
+                "inverse_interval": max(1, int(self.value("inv_update_steps"))),
+                "new_weight": max(1 - decay, 1e-12)}
 
     def refresh(self) -> None:
         self.values = self._now()
@@ -107,10 +114,10 @@ class KFACPreconditioner(ModelPreconditioner):
 
     damping_scale: "kfac-pytorch" (default) scales factors, and with them the damping, as that library does, and
         preconditions Linear, Conv1d and Conv2d layers. "dkfac" is the scale of attach(), for all kinds of layers.
-    factor_update_steps, inv_update_steps, damping, kl_clip, lr: a number, or a callable of the step.
+    factor_update_steps, inv_update_steps, damping, factor_decay, kl_clip, lr: a number, or a callable of the step.
+        Averages begin at the identity, as there; `average_start` chooses another start.
     lr: also the torch.optim.Optimizer itself, whose groups may have rates of their own, which the KL clip then heeds.
     kl_clip: None, or a callable that returns 0, clips nothing.
-    factor_decay: a number, or a callable whose first value is kept.
     grad_worker_fraction: a fraction, or a DistributedStrategy.
     Arguments without effect here are accepted, and listed by `without_effect`: see docs/pytorch.md.
     """
@@ -131,48 +138,60 @@ class KFACPreconditioner(ModelPreconditioner):
                  dtype: torch.dtype | int | None = None, **options: Unpack[CommonOptions]) -> None:
         values = {"factor_update_steps": factor_update_steps, "inv_update_steps": inv_update_steps,
                   "damping": damping, "factor_decay": factor_decay, "kl_clip": kl_clip, "lr": lr}
-        self._check(values, accumulation_steps)
+        self._check(values, accumulation_steps, allreduce_bucket_cap_mb)
         if damping_scale not in ("kfac-pytorch", "dkfac"):
             raise ValueError(f"damping_scale is {damping_scale!r}; it must be 'kfac-pytorch' or 'dkfac'")
         self.damping_scale = damping_scale
         self.compute_method = _member(ComputeMethod, "compute_method", compute_method)
         self.assignment_strategy = _member(AssignmentStrategy, "assignment_strategy", assignment_strategy)
-        self._defaults = {"allreduce_bucket_cap_mb": allreduce_bucket_cap_mb,
-                          "assignment_strategy": self.assignment_strategy, "colocate_factors": colocate_factors,
-                          "compute_method": self.compute_method,
-                          "grad_worker_fraction": grad_worker_fraction, "symmetry_aware": symmetry_aware,
-                          "factor_dtype": factor_dtype, "inv_dtype": inv_dtype, "skip_layers": skip_layers,
-                          "damping_scale": damping_scale}
         peer = damping_scale == "kfac-pytorch"
         # `inverse` adds the damping itself to both factors: sqrt(lambda) of the constant split.
         inverse = self.compute_method is ComputeMethod.INVERSE
+        if not (inverse or colocate_factors) and compute_eigenvalue_outer_product:
+            raise ValueError("colocate_factors must be True with compute_eigenvalue_outer_product")
         if peer and inverse:
             options.setdefault("damping_split", "constant")
         options.setdefault("inverse_method", "cholesky" if inverse else "eigen")
+        options.setdefault("average_start", "identity")
+        options.setdefault("low_rank", not callable(factor_decay))  # Rows are of one statistic.
         squared = peer and inverse and options.get("damping_split") == "constant"
         self._given = PeerSettings(values, squared)
-        self._decay = float(self.factor_decay)
         self._clip = float(self.kl_clip or 0)
         _checks.refuse_options(comm, "mean", grad_scaler, 0, options)  # Before a communicator is made.
         comm = comm if comm is not None else default_comm()
+        workers, self.distributed_strategy = self._workers(grad_worker_fraction, comm)
+        self.grad_worker_fraction = workers / comm.size
+        if not colocate_factors and self.distributed_strategy is DistributedStrategy.MEM_OPT:
+            warnings.warn("MEM_OPT has both factors of a layer on one rank, as if colocate_factors were True",
+                          stacklevel=2)
+            colocate_factors = True
+        self.allreduce_bucket_cap_mb, self.colocate_factors = allreduce_bucket_cap_mb, colocate_factors
+        self.allreduce_method = (AllreduceMethod.ALLREDUCE_BUCKETED if allreduce_bucket_cap_mb > 0
+                                 else AllreduceMethod.ALLREDUCE)
+        self.compute_eigenvalue_outer_product, self.symmetry_aware = compute_eigenvalue_outer_product, symmetry_aware
+        self.grad_scaler, self.factor_dtype, self.inv_dtype = grad_scaler, factor_dtype, inv_dtype
+        self.skip_layers = skip_layers or []
         wide = torch.float64 in (inv_dtype, factor_dtype)
         super().__init__(
             model, comm=comm, accumulation_steps=accumulation_steps, grad_scaler=grad_scaler,
             skip_layers=skip_layers or (), kinds=(c.LINEAR, c.CONV2D) if peer else ALL_KINDS,
             scaling=peer_scaling if peer else None, settings=self._given, damping=self._given.values["damping"],
-            new_weight=max(1 - self._decay, 1e-12), kl_clip=self._clip, statistics_interval=self.factor_update_steps,
-            inverse_interval=self.inv_update_steps, grad_worker_fraction=self._fraction(grad_worker_fraction, comm),
+            new_weight=self._given.values["new_weight"], kl_clip=self._clip, step_length="none",
+            statistics_interval=self._given.values["statistics_interval"],
+            inverse_interval=self._given.values["inverse_interval"],
+            grad_worker_fraction=self.grad_worker_fraction if workers > 1 else 0.0,
             bucket_bytes=max(1, int(allreduce_bucket_cap_mb * 2**20)),
             dtype=torch.float64 if wide else dtype, **options)
-        self.without_effect = self._ineffective(assignment_strategy, colocate_factors, compute_eigenvalue_outer_product,
-                                                update_factors_in_hook, factor_dtype, inv_dtype)
+        self.without_effect = self._ineffective(update_factors_in_hook)
         if self.without_effect:
             _logger.warning("KFACPreconditioner: without effect here: %s",
                             "; ".join(f"{k} ({v})" for k, v in self.without_effect.items()))
+        for layer in self.curved():
+            _logger.log(loglevel, 'Registered name="%s": %s', layer.name, layer.module)
         _logger.log(loglevel, "%r", self)
 
     @staticmethod
-    def _check(values: Mapping[str, Any], accumulation_steps: int) -> None:
+    def _check(values: Mapping[str, Any], accumulation_steps: int, bucket_mb: float) -> None:
         for name, value in values.items():
             if value is not None and not callable(value) and not isinstance(value, torch.optim.Optimizer):
                 (integer if name.endswith("steps") else real)("KFACPreconditioner", name, value)
@@ -188,11 +207,19 @@ class KFACPreconditioner(ModelPreconditioner):
             raise ValueError(f"lr must be >= 0, not {values['lr']}")
         if accumulation_steps < 1:
             raise ValueError(f"accumulation_steps must be > 0, not {accumulation_steps}")
+        if not bucket_mb >= 0:
+            raise ValueError(f"allreduce_bucket_cap_mb must be >= 0, not {bucket_mb}")
+        statistics, inverses = values["factor_update_steps"], values["inv_update_steps"]
+        if not callable(statistics) and not callable(inverses) and inverses % statistics:
+            warnings.warn(f"inv_update_steps is {inverses}, not a multiple of factor_update_steps, {statistics}: some "
+                          "inverses are rebuilt from factors of earlier steps", stacklevel=3)
 
     @staticmethod
-    def _fraction(value: DistributedStrategy | str | float, comm: Comm) -> float:
+    def _workers(value: DistributedStrategy | str | float, comm: Comm) -> tuple[int, DistributedStrategy]:
+        """How many ranks precondition a layer."""
         if isinstance(value, str):
             value = _member(DistributedStrategy, "grad_worker_fraction", value)
+        given = value if isinstance(value, DistributedStrategy) else None
         if isinstance(value, DistributedStrategy):
             value = {DistributedStrategy.COMM_OPT: 1.0, DistributedStrategy.HYBRID_OPT: 0.5,
                      DistributedStrategy.MEM_OPT: 0.0}[value]
@@ -201,21 +228,23 @@ class KFACPreconditioner(ModelPreconditioner):
         workers = max(1, round(value * comm.size))
         if comm.size % workers:
             raise ValueError(f"grad_worker_fraction {value} of {comm.size} ranks gives groups of unequal size")
-        return workers / comm.size if workers > 1 else 0.0
+        if given is not None:
+            return workers, given
+        if workers == comm.size:
+            return workers, DistributedStrategy.COMM_OPT
+        return workers, DistributedStrategy.MEM_OPT if workers == 1 else DistributedStrategy.HYBRID_OPT
 
-    @staticmethod
-    def _ineffective(strategy: AssignmentStrategy | str, colocate: bool, outer: bool, in_hook: bool,
-                     factor_dtype: torch.dtype | None, inv_dtype: torch.dtype | None) -> dict[str, str]:
+    def _ineffective(self, in_hook: bool) -> dict[str, str]:
         found = {}
-        if _member(AssignmentStrategy, "assignment_strategy", strategy) is AssignmentStrategy.MEMORY:
+        if self.assignment_strategy is AssignmentStrategy.MEMORY:
             found["assignment_strategy"] = "layers are assigned by operation counts"
-        if not colocate:
+        if not self.colocate_factors:
             found["colocate_factors"] = "both factors of a layer have one owner"
-        if not outer:
+        if not self.compute_eigenvalue_outer_product:
             found["compute_eigenvalue_outer_product"] = "products of eigenvalues are not stored"
         if not in_hook:
             found["update_factors_in_hook"] = "factors are always computed in the hooks"
-        if factor_dtype in (torch.float16, torch.bfloat16) or inv_dtype in (torch.float16, torch.bfloat16):
+        if {self.factor_dtype, self.inv_dtype} & {torch.float16, torch.bfloat16}:
             found["factor_dtype, inv_dtype"] = "factors and inverses are float32 or float64"
         return found
 
@@ -285,22 +314,26 @@ class KFACPreconditioner(ModelPreconditioner):
         return state
 
     def load_state_dict(self, state_dict: Mapping[str, Any], compute_inverses: bool = True) -> None:
-        """`compute_inverses` has no effect: inverses are part of the state."""
+        """Inverses are part of a state with factors, whatever `compute_inverses` is. Each rank loads its own state, or
+        all load that of one rank."""
         if "layers" in state_dict and "dkfac" not in state_dict:
             raise InvalidArgument("[load_state_dict] this state was saved by kfac-pytorch; its factors are in another "
                                   "form, so only state_dict(include_factors=False) of it can be loaded")
-        decay = state_dict.get("factor_decay", self._decay)
-        if decay != self._decay:
-            raise InvalidArgument(f"[load_state_dict] factor_decay is {decay} in the state and {self._decay} here; it "
-                                  "is fixed for the life of the preconditioner, so pass that of the state to the "
-                                  "constructor")
+        if "dkfac" not in state_dict and compute_inverses:
+            warnings.warn("the state has no factors, so that there are no inverses to compute", stacklevel=2)
+        state = state_dict.get("dkfac")
+        if isinstance(state, Mapping) and state.get("ranks") == self.comm.size and state["rank"] != self.comm.rank:
+            warnings.warn(f"[load_state_dict] this is the state of rank {state['rank']}, without averages of the "
+                          f"layers that rank {self.comm.rank} owns: they begin anew; to resume bit for bit, save the "
+                          "state of every rank and load it there", stacklevel=2)
+            state = _state.for_rank(state, self.comm.rank)
         given = self._given
         kept = given.steps, given.given
         try:
             given.steps = state_dict["steps"]
             given.given = {name: state_dict.get(name, value) for name, value in kept[1].items()}
-            if "dkfac" in state_dict:
-                super().load_state_dict(state_dict["dkfac"])
+            if state is not None:
+                super().load_state_dict(state)
         except Exception:
             given.steps, given.given = kept
             self._recorder.apply_settings()
@@ -308,39 +341,7 @@ class KFACPreconditioner(ModelPreconditioner):
 
     def __repr__(self) -> str:
         shown = {"accumulation_steps": self._recorder.setup.accumulation_steps, "layers": len(self.curved()),
-                 "steps": self.steps, "comm": self.comm, **self._given.given, **self._defaults}
+                 "steps": self.steps, "comm": self.comm, **self._given.given,
+                 **{name: getattr(self, name) for name in _SHOWN}}
         lines = "\n".join(f"  {name}={shown[name]}," for name in sorted(shown))
         return f"KFACPreconditioner(\n{lines}\n)"
-
-
-Factor = Callable[[int], float]
-
-
-class LambdaParamScheduler:
-    """Multiplies parameters of a KFACPreconditioner by functions of the step, at every step() of its own.
-
-    A function is called with the step of the preconditioner, or with the one passed to step(); it returns the factor.
-    Parameters that are callables already cannot have one.
-    """
-
-    def __init__(self, preconditioner: KFACPreconditioner, *, factor_update_steps_lambda: Factor | None = None,
-                 inv_update_steps_lambda: Factor | None = None, damping_lambda: Factor | None = None,
-                 factor_decay_lambda: Factor | None = None, kl_clip_lambda: Factor | None = None,
-                 lr_lambda: Factor | None = None) -> None:
-        self._preconditioner = preconditioner
-        self._lambdas = {"factor_update_steps": factor_update_steps_lambda,
-                         "inv_update_steps": inv_update_steps_lambda, "damping": damping_lambda,
-                         "kl_clip": kl_clip_lambda, "lr": lr_lambda}
-        if factor_decay_lambda is not None:
-            raise ValueError("factor_decay_lambda: the factor decay is fixed for the life of the preconditioner")
-        for name, function in self._lambdas.items():
-            if function is not None and callable(preconditioner._given.given[name]):
-                raise ValueError(f"{name} is a callable of the preconditioner already; pass only one of both")
-
-    def step(self, step: int | None = None) -> None:
-        given = self._preconditioner._given
-        step = given.steps if step is None else step
-        for name, function in self._lambdas.items():
-            if function is not None:
-                value = given.given[name] * function(step)
-                given.given[name] = max(1, int(value)) if name.endswith("steps") else value

@@ -143,7 +143,7 @@ class ModelPreconditioner(Joins):
         undo = registered.remember(gradients_of(layers)) if lacks is not None else None
         if due:
             recorder.complete(registered)
-        recorder.settings.apply_damping(registered.library)
+        recorder.settings.apply_in_step(registered.library)
         registered.comparison.check(layers)
         report = self._step_of_library(registered, lr, lacks is not None)
         if undo is not None and report.stop == self.comm.size:  # No rank had a backward pass.

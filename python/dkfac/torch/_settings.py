@@ -45,12 +45,13 @@ class Settings:
             library.set_curvature(**self.values)
             self.applied = dict(self.values)
 
-    def apply_damping(self, library: Preconditioner) -> None:
+    def apply_in_step(self, library: Preconditioner) -> None:
         """The intervals wait for the next pass."""
-        damping = self.values["damping"]
-        if self.applied["damping"] != damping:
-            library.set_curvature(**dict(self.applied, damping=damping))
-            self.applied["damping"] = damping
+        values = {name: self.applied[name] if name.endswith("_interval") else value
+                  for name, value in self.values.items()}
+        if self.applied != values:
+            library.set_curvature(**values)
+            self.applied = values
 
     def say(self) -> dict[str, Any]:
         """What the loop of a rank may have changed."""

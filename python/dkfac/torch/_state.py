@@ -37,19 +37,33 @@ def check(state: object, comm: Comm) -> None:
                         f"{comm.rank} of {comm.size}; resume with as many ranks, each with its own state")
 
 
-def compare(preconditioner: Preconditioner, state: Mapping[str, Any]) -> None:
+def for_rank(state: Mapping[str, Any], rank: int) -> State:
+    """The state of another rank as that of `rank`, which compare() and load() take although it lacks what only the
+    workers of a layer have."""
+    return {**state, "rank": rank, "of_other_rank": True}
+
+
+def compare(preconditioner: Preconditioner, state: Mapping[str, Any], of_other_rank: bool = False) -> None:
     """Raises where names, shapes or types differ; it comes before load(), and before any setting is changed."""
     wanted: dict[str, tuple[tuple[int, ...], torch.dtype] | None] = {}
+    of_workers: set[str] = set()
 
     def note(name: str, kind: int, value: c.Tensor) -> None:
         view = view_of(value)
+        note_number(name, kind, None)
         wanted[name] = (tuple(view.shape), view.dtype)
 
     def note_number(name: str, kind: int, value: Any) -> None:
         wanted[name] = None
+        if kind in (c.OWNED, c.OWNER_COPY):
+            of_workers.add(name)
     preconditioner.visit_state(note, note_number, note_number)
     given = {name: (tuple(v.shape), v.dtype) if isinstance(v, torch.Tensor) else None for name, v in state.items()}
-    wrong = sorted(name for name in set(wanted) | set(given)
+    names = set(wanted) | set(given)
+    if of_other_rank:  # Every rank has the schedule of every statistic.
+        names -= of_workers - set(given)
+        names -= {name for name in set(given) - set(wanted) if not name.endswith("_refreshed_at")}
+    wrong = sorted(name for name in names
                    if name not in wanted or name not in given or wanted[name] != given[name])
     if wrong:
         raise DataError(f"[load_state_dict] the state is of another model or other options: {len(wrong)} values "
@@ -57,11 +71,15 @@ def compare(preconditioner: Preconditioner, state: Mapping[str, Any]) -> None:
 
 
 def load(preconditioner: Preconditioner, state: Mapping[str, Any]) -> None:
+    """What compare() lets be missing becomes 0, as before the first statistic."""
     def write(name: str, kind: int, value: c.Tensor) -> None:
-        view_of(value).copy_(state[name])
+        if name in state:
+            view_of(value).copy_(state[name])
+        else:
+            view_of(value).zero_()
 
     def write_number(name: str, kind: int, value: Any) -> None:
-        value[0] = state[name]
+        value[0] = state.get(name, 0)
     preconditioner.visit_state(write, write_number, write_number)
 
 
