@@ -350,7 +350,11 @@ std::string Preconditioner::describe() const {
 
 std::string Preconditioner::notice() const {
   DKFAC_CHECK(impl_->prepared, "[notice] comes before prepare()");
-  return impl_->curvature().notice();
+  std::string text = impl_->curvature().notice();
+  const std::string kernels =
+      impl_->ctx.device().is_cuda() ? std::string() : backend_info().warning;
+  if (!kernels.empty()) text += (text.empty() ? "[prepare] " : ".\n[prepare] ") + kernels;
+  return text;
 }
 
 }  // namespace dkfac::kfac

@@ -3,6 +3,7 @@
 
 Environment as for cli_support.py.
 """
+import pathlib
 import re
 import shutil
 import signal
@@ -48,6 +49,20 @@ class CommandLine(Folder):
         self.expect_error(self.train("a", "--set", "lr.lr=1e308", "--set", "lr.base_batch=1"), 64, "lr.lr",
                           "not finite")
         self.assertFalse((self.dir / "a").exists())
+
+
+class Kernels(Folder):
+    def test_those_of_older_processors_are_said_once(self):
+        if "BLAS       no" in self.dkfac("info").stdout or " avx2 " not in pathlib.Path("/proc/cpuinfo").read_text():
+            self.skipTest("nothing is slower than what there is")
+        sentence = "OPENBLAS_CORETYPE=Prescott holds OpenBLAS at its "
+        for words in (["train", self.config, "--out", "a", "--quiet"],
+                      ["compare", self.config, "--seeds", 2, "--out", "b"]):
+            with self.subTest(words=words):
+                told = self.dkfac(*words, OPENBLAS_CORETYPE="Prescott").stderr
+                self.assertEqual(told.count(sentence), 1, told)
+                self.assertIn("WARNING [run] " + sentence, told)
+        self.assertEqual(self.train("c", "--quiet").stderr, "")
 
 
 class Folders(Folder):

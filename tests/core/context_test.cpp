@@ -137,19 +137,33 @@ TEST(BackendInfo, AKernelThatIsNotInTheBuildNamesItself) {
   }
 }
 
+cpu::BlasInfo blas_with(const char* core) {
+  return {.present = true, .config = "OpenBLAS", .core = core};
+}
+
 TEST(BackendInfo, WarnsOfAPresetBelowTheProcessor) {
-  const cpu::BlasInfo haswell{.present = true, .config = "OpenBLAS", .core = "Haswell"};
-  const cpu::BlasInfo wide{.present = true, .config = "OpenBLAS", .core = "Cooperlake"};
-  const std::string warning = cpu::coretype_warning("Haswell", haswell, true);
-  EXPECT_NE(warning.find("OPENBLAS_CORETYPE=Haswell"), std::string::npos);
-  EXPECT_EQ(cpu::coretype_warning("Haswell", haswell, false), "");  // The processor's best.
-  EXPECT_EQ(cpu::coretype_warning("Cooperlake", wide, true), "");   // Set, but high enough.
-  EXPECT_EQ(cpu::coretype_warning(nullptr, haswell, true), "");     // OpenBLAS's own choice.
-  EXPECT_EQ(cpu::coretype_warning("Haswell", cpu::BlasInfo{}, true), "");
-  cpu::BlasInfo old = haswell;
-  old.core = "Prescott";  // An unknown processor.
-  EXPECT_NE(cpu::coretype_warning(nullptr, old, true).find("SkylakeX"), std::string::npos);
-  EXPECT_EQ(cpu::coretype_warning(nullptr, old, false), "");
+  const std::string warning =
+      cpu::coretype_warning("Haswell", blas_with("Haswell"), cpu::Simd::avx512);
+  EXPECT_NE(warning.find("OPENBLAS_CORETYPE=Haswell holds"), std::string::npos) << warning;
+  EXPECT_NE(warning.find("AVX-512"), std::string::npos) << warning;
+  const std::string old = cpu::coretype_warning("Nehalem", blas_with("Nehalem"), cpu::Simd::avx2);
+  EXPECT_NE(old.find("AVX2; unset it"), std::string::npos) << old;
+  // What the processor can do, or more.
+  EXPECT_EQ(cpu::coretype_warning("Haswell", blas_with("Haswell"), cpu::Simd::avx2), "");
+  EXPECT_EQ(cpu::coretype_warning("Nehalem", blas_with("Nehalem"), cpu::Simd::baseline), "");
+  EXPECT_EQ(cpu::coretype_warning("Cooperlake", blas_with("Cooperlake"), cpu::Simd::avx512), "");
+  EXPECT_EQ(cpu::coretype_warning("Haswell", {}, cpu::Simd::avx512), "");
+}
+
+TEST(BackendInfo, WarnsOfAProcessorThatOpenblasDoesNotKnow) {
+  const auto warning = [](const char* core, cpu::Simd widest) {
+    return cpu::coretype_warning(nullptr, blas_with(core), widest);
+  };
+  EXPECT_NE(warning("Prescott", cpu::Simd::avx512).find("=SkylakeX"), std::string::npos);
+  EXPECT_NE(warning("Prescott", cpu::Simd::avx2).find("=Haswell"), std::string::npos);
+  EXPECT_EQ(warning("Prescott", cpu::Simd::baseline), "");
+  EXPECT_EQ(warning("Haswell", cpu::Simd::avx512), "");  // OpenBLAS's own choice.
+  EXPECT_EQ(warning("Zen", cpu::Simd::avx512), "");
 }
 
 }  // namespace

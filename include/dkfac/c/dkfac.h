@@ -168,8 +168,8 @@ DKFAC_C_API int dkfac_preconditioner_visit_state(dkfac_preconditioner* object,
 /* Table of layers, owners and bytes; valid until the next call with this object. */
 DKFAC_C_API int dkfac_preconditioner_describe(const dkfac_preconditioner* object,
                                               const char** text);
-/* A sentence where steps are predicted to take very long, else ""; after prepare, valid as above.
- */
+/* A sentence where steps are predicted to take very long, and one where BLAS computes with kernels
+ * of older processors, each with what to do, else ""; after prepare, valid as above. */
 DKFAC_C_API int dkfac_preconditioner_notice(const dkfac_preconditioner* object, const char** text);
 
 /* --- optimizers ------------------------------------------------------------------------------ */

@@ -108,7 +108,7 @@ struct DKFAC_API BackendInfo {
   bool cuda = false;  ///< A CUDA device is present.
   std::string blas_config, blas_core, onednn_version, onednn_isa;
   CudaInfo cuda_info;
-  /// Set when OPENBLAS_CORETYPE limits OpenBLAS to less than the processor supports; else empty.
+  /// Says where OpenBLAS has chosen kernels of older processors, and what to do; else empty.
   std::string warning;
 };
 [[nodiscard]] DKFAC_API BackendInfo backend_info();

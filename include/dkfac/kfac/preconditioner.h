@@ -175,12 +175,12 @@ class DKFAC_API Preconditioner {
   /// part of the state: set a damping that was changed before loading.
   void visit_state(StateVisitor& visitor);
   [[nodiscard]] const CurvatureOptions& options() const;
-  /// A table of layers, owners and bytes, with the reason why a layer has no curvature, and
-  /// notice(); after prepare().
+  /// A table of layers, owners and bytes, with the reason why a layer has no curvature, and where
+  /// rebuilds are long the sentence of notice(); after prepare().
   [[nodiscard]] std::string describe() const;
-  /// A sentence where the steps that rebuild inverses, as the first one, are predicted to take more
-  /// than 2 seconds, with the layer that takes most of it and what to do; else empty. Equal on all
-  /// ranks; after prepare().
+  /// What makes steps slow and can be changed, a sentence each, else empty: where those that
+  /// rebuild inverses, as the first one, are predicted to take more than 2 seconds, the layer that
+  /// takes most of it, equal on all ranks; and on the CPU BackendInfo::warning. After prepare().
   [[nodiscard]] std::string notice() const;
 
  private:

@@ -15,6 +15,7 @@
 #include "dkfac/comm/hierarchical.h"
 #include "dkfac/comm/in_process.h"
 #include "dkfac/comm/launch.h"
+#include "dkfac/core/context.h"
 #include "dkfac/core/error.h"
 #include "dkfac/core/threads.h"
 
@@ -189,6 +190,12 @@ void print_warnings(const std::vector<std::string>& warnings, const Terminal& te
 
 void print_remarks(const Config& config, int rank, const Terminal& terminal) {
   if (rank == 0) print_warnings(config.remarks, terminal);
+}
+
+void print_backend_warning(const Config& config, int rank, const Terminal& terminal) {
+  if (rank != 0 || device_choice(config).kind == Device::Kind::cuda) return;
+  const std::string warning = backend_info().warning;
+  if (!warning.empty()) print_warnings({"[run] " + warning}, terminal);
 }
 
 void share_cores(comm::Communicator& comm, int threads) {

@@ -41,6 +41,8 @@ struct Job {
 void print_warnings(const std::vector<std::string>& warnings, const Terminal& terminal);
 /// Prints config.remarks so, on rank 0 only.
 void print_remarks(const Config& config, int rank, const Terminal& terminal);
+/// Prints BackendInfo::warning so, on rank 0 only, where the run is one of the CPU.
+void print_backend_warning(const Config& config, int rank, const Terminal& terminal);
 
 /// Sets the OpenMP threads of this rank to `threads`, or where that is 0 to its share: cores that
 /// several ranks of one machine may use are divided equally, unless OMP_NUM_THREADS is set.

@@ -6,7 +6,7 @@ namespace dkfac::cpu {
 
 Simd simd_level() noexcept { return Simd::baseline; }
 void limit_simd(Simd) noexcept {}
-bool has_avx512() noexcept { return false; }
+Simd widest_simd() noexcept { return Simd::baseline; }
 
 unsigned flush_denormals() noexcept { return 0; }
 void restore_denormals(unsigned) noexcept {}

@@ -9,7 +9,7 @@
 namespace dkfac::cpu {
 namespace {
 
-Simd widest_here() noexcept {
+Simd detect() noexcept {
   __builtin_cpu_init();
   const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
@@ -18,7 +18,7 @@ Simd widest_here() noexcept {
 }
 
 std::atomic<Simd>& level() noexcept {
-  static std::atomic<Simd> value = widest_here();
+  static std::atomic<Simd> value = detect();
   return value;
 }
 
@@ -27,10 +27,10 @@ std::atomic<Simd>& level() noexcept {
 Simd simd_level() noexcept { return level().load(std::memory_order_relaxed); }
 
 void limit_simd(Simd widest) noexcept {
-  level().store(std::min(widest, widest_here()), std::memory_order_relaxed);
+  level().store(std::min(widest, detect()), std::memory_order_relaxed);
 }
 
-bool has_avx512() noexcept { return widest_here() == Simd::avx512; }
+Simd widest_simd() noexcept { return detect(); }
 
 unsigned flush_denormals() noexcept {
   constexpr unsigned results = 1U << 15, operands = 1U << 6;  // FTZ and DAZ of MXCSR

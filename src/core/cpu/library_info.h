@@ -2,6 +2,8 @@
 
 #include <string>
 
+#include "core/shared/simd.h"
+
 /// Information on the optional libraries. Their absence is reported, not an error.
 namespace dkfac::cpu {
 
@@ -19,11 +21,13 @@ struct OnednnInfo {
 };
 [[nodiscard]] OnednnInfo onednn_info();
 
-/// Returns a warning if OPENBLAS_CORETYPE (`preset`, null if it is not set) restricts OpenBLAS to
-/// slower kernels than those of an AVX-512 processor; else empty.
-[[nodiscard]] std::string coretype_warning(const char* preset, const BlasInfo& blas, bool avx512);
+/// Returns a sentence if OpenBLAS computes with kernels of older processors than this one, whose
+/// widest vectors are `widest`, and what to do: because OPENBLAS_CORETYPE (`preset`, null if it is
+/// not set) holds it there, or because it does not know the processor; else empty.
+[[nodiscard]] std::string coretype_warning(const char* preset, const BlasInfo& blas, Simd widest);
 
-/// Whether this processor and its operating system support AVX-512.
-[[nodiscard]] bool has_avx512() noexcept;
+/// Returns the widest vectors that this processor and its operating system support; limit_simd()
+/// does not change it.
+[[nodiscard]] Simd widest_simd() noexcept;
 
 }  // namespace dkfac::cpu
