@@ -1,5 +1,6 @@
 # OpenBLAS as the imported target dkfac_blas. The OpenMP variant is preferred: the threads of the
-# pthread variant compete with OpenMP threads for the cores.
+# pthread variant compete with OpenMP threads for the cores. DKFAC_OPENBLAS_LIBRARY names another
+# one; that of scipy-openblas32 (PyPI) has a prefix before its names.
 find_library(DKFAC_OPENBLAS_LIBRARY NAMES openblas PATH_SUFFIXES openblas-openmp)
 mark_as_advanced(DKFAC_OPENBLAS_LIBRARY)
 include(FindPackageHandleStandardArgs)
@@ -7,4 +8,14 @@ find_package_handle_standard_args(DkfacBLAS REQUIRED_VARS DKFAC_OPENBLAS_LIBRARY
 if(DkfacBLAS_FOUND AND NOT TARGET dkfac_blas)
   add_library(dkfac_blas INTERFACE IMPORTED GLOBAL)
   set_target_properties(dkfac_blas PROPERTIES INTERFACE_LINK_LIBRARIES "${DKFAC_OPENBLAS_LIBRARY}")
+  if(DKFAC_OPENBLAS_LIBRARY MATCHES "libscipy_openblas")
+    set(names openblas_get_config openblas_get_corename openblas_get_parallel openblas_set_num_threads)
+    foreach(type s d)
+      foreach(name gemm syrk potrf potri syevd)
+        list(APPEND names ${type}${name}_)
+      endforeach()
+    endforeach()
+    list(TRANSFORM names REPLACE ".+" "\\0=scipy_\\0")
+    set_target_properties(dkfac_blas PROPERTIES INTERFACE_COMPILE_DEFINITIONS "${names}")
+  endif()
 endif()

@@ -7,8 +7,9 @@
 
 #include "dkfac/core/error.h"
 
-/// BLAS and LAPACK by their Fortran names. Character arguments have their lengths at the end, as
-/// Fortran compilers pass them.
+/// BLAS and LAPACK by their Fortran names, before which cmake/FindDkfacBLAS.cmake puts the prefix
+/// that some builds of OpenBLAS have: a new name here is a new one there. Character arguments have
+/// their lengths at the end, as Fortran compilers pass them.
 extern "C" {
 void sgemm_(const char* transa, const char* transb, const int* m, const int* n, const int* k,
             const float* alpha, const float* a, const int* lda, const float* b, const int* ldb,
@@ -34,6 +35,8 @@ void dsyevd_(const char* jobz, const char* uplo, const int* n, double* a, const 
              std::size_t);
 char* openblas_get_config(void);
 char* openblas_get_corename(void);
+int openblas_get_parallel(void);
+void openblas_set_num_threads(int count);
 }
 
 namespace dkfac::fast {
@@ -57,6 +60,11 @@ struct Blas<double> {
   static constexpr auto potri = dpotri_;
   static constexpr auto syevd = dsyevd_;
 };
+
+/// Before each call of BLAS: has it use as many threads as an OpenMP region that begins here would,
+/// one inside of another. OpenBLAS does so by itself where its threads are OpenMP's; where they are
+/// its own, it would use all cores from within each thread of a region.
+void follow_openmp();
 
 /// Converts a size to BLAS's int; throws if it does not fit.
 inline int blas_int(std::string_view op, std::int64_t n) {

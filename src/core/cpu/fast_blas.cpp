@@ -1,5 +1,6 @@
 #include "core/backend_linalg.h"
 #include "core/cpu/blas_symbols.h"
+#include "core/cpu/free_threads.h"
 #include "core/cpu/library_info.h"
 #include "core/cpu/matrix.h"
 #include "core/cpu/row_major.h"
@@ -16,6 +17,12 @@ cpu::BlasInfo cpu::blas_info() {
 }
 
 namespace fast {
+
+void follow_openmp() {
+  constexpr int kOwnThreads = 1;  // Of OpenBLAS; 0: none, 2: OpenMP's.
+  if (openblas_get_parallel() == kOwnThreads) openblas_set_num_threads(cpu::free_threads());
+}
+
 namespace {
 
 template <class T>
@@ -24,6 +31,7 @@ void multiply(Context& ctx, const Product<T>& p) {
   const int m = blas_int("gemm", p.m), n = blas_int("gemm", p.n), k = blas_int("gemm", p.k);
   const int lda = blas_int("gemm", p.lda), ldb = blas_int("gemm", p.ldb);
   const int ldc = blas_int("gemm", p.ldc);
+  follow_openmp();
   Blas<T>::gemm(p.trans_b ? "T" : "N", p.trans_a ? "T" : "N", &n, &m, &k, &p.alpha, p.b, &ldb, p.a,
                 &lda, &p.beta, p.c, &ldc, 1, 1);
 }
@@ -53,6 +61,7 @@ void syrk_wide(T alpha, ConstTensorView x, TensorView c) {
   const int ldx = blas_int("syrk", cpu::row_stride(x));
   const int ldc = blas_int("syrk", cpu::row_stride(c));
   const T one{1};
+  follow_openmp();
   Blas<T>::syrk("U", "N", &d, &k, &alpha, x.data<T>(), &ldx, &one, c.data<T>(), &ldc, 1, 1);
 }
 

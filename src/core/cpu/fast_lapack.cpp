@@ -43,6 +43,7 @@ int decompose(Context& ctx, TensorView a, TensorView w) {
   T* work = scratch.take({lwork}, a.dtype()).data<T>();
   auto* integer_work = scratch.take({liwork}, DType::i32).data<std::int32_t>();
   int info = 0;
+  follow_openmp();
   Blas<T>::syevd("V", "U", &d, m.data, &lda, w.data<T>(), work, &lwork, integer_work, &liwork,
                  &info, 1, 1);
   check_arguments("eigh", info);
@@ -60,6 +61,7 @@ void potrf(Context&, TensorView a, TensorView info) {
     const auto m = cpu::matrix_of<T>(a);
     const int lda = blas_int("potrf", m.row);
     int bad = 0;
+    follow_openmp();
     Blas<T>::potrf("U", &d, m.data, &lda, &bad, 1);
     check_arguments("potrf", bad);
     const int earlier = first_bad_pivot<T>(m, bad > 0 ? bad - 1 : d);
@@ -74,6 +76,7 @@ void potri(Context&, TensorView a, TensorView info) {
     const auto m = cpu::matrix_of<T>(a);
     const int lda = blas_int("potri", m.row);
     int bad = 0;
+    follow_openmp();
     Blas<T>::potri("U", &d, m.data, &lda, &bad, 1);
     check_arguments("potri", bad);
     *info.data<std::int32_t>() = bad;
