@@ -25,6 +25,7 @@ COMMANDS = {
     "attach": ("attach", "what dkfac.torch adds to a step, beside kfac-pytorch"),
     "attach-worker": ("attach_worker", "one method of attach, which starts it"),
     "train": ("training", "trainings in PyTorch, each optimizer alone and with dkfac.torch"),
+    "first-hour": ("first_hour", "twelve short trainings, each optimizer alone and with the two lines"),
     "kfac-parts": ("kfac_parts", "the work of bench_gpu_kfac in PyTorch"),
     "resnet9": ("resnet9", "trainings of ResNet-9 on CIFAR-10 in PyTorch, on a CUDA device"),
     "photos": ("photos", "decoding of photographs beside Pillow and torchvision"),

@@ -13,13 +13,15 @@ add_test(NAME app.bench_cli
 set_tests_properties(app.bench_cli PROPERTIES LABELS app TIMEOUT 240
   ENVIRONMENT "${DKFAC_TEST_ENVIRONMENT};DKFAC=$<TARGET_FILE:dkfac>")
 
-add_test(NAME app.peers
-         COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/peers_test.py)
-set_tests_properties(app.peers PROPERTIES LABELS app TIMEOUT 480
-  ENVIRONMENT "${DKFAC_TEST_ENVIRONMENT};DKFAC=$<TARGET_FILE:dkfac>;DKFAC_REPOSITORY=${PROJECT_SOURCE_DIR}")
-if(TARGET dkfac_shared)
-  set_property(TEST app.peers APPEND PROPERTY ENVIRONMENT "DKFAC_LIBRARY=$<TARGET_FILE:dkfac_shared>")
-endif()
+foreach(test peers first_hour)
+  add_test(NAME app.${test}
+           COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/${test}_test.py)
+  set_tests_properties(app.${test} PROPERTIES LABELS app TIMEOUT 480
+    ENVIRONMENT "${DKFAC_TEST_ENVIRONMENT};DKFAC=$<TARGET_FILE:dkfac>;DKFAC_REPOSITORY=${PROJECT_SOURCE_DIR}")
+  if(TARGET dkfac_shared)
+    set_property(TEST app.${test} APPEND PROPERTY ENVIRONMENT "DKFAC_LIBRARY=$<TARGET_FILE:dkfac_shared>")
+  endif()
+endforeach()
 
 add_test(NAME app.tools
          COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/tools_test.py)
