@@ -16,15 +16,16 @@ ALONE = "alone"
 RATES = {"a third": 1 / 3, "the best": 1.0, "three times": 3.0}  # Of the optimizer's best rate.
 SHOWN = {"sgd": "SGD", "adamw": "AdamW"}
 MARGIN = 1.02  # A final loss that is larger by this factor is worse.
+TRAINED = 0.95  # A run that ends above this part of its first loss has not trained.
 UNREACHED = 2.0  # Counts as the ratio of steps where the optimizer's final loss was not reached.
 BUDGET = 1.25  # Processor time of a step beside that of the optimizer alone.
 GOALS = {"sgd": (0.65, 0.85), "adamw": (0.85, 1.0)}  # Steps and seconds to the optimizer's final loss.
 
 
 def last(run: Run) -> float:
-    """The mean loss over the last tenth; inf where the run broke off or its loss is above the first one."""
+    """The mean loss over the last tenth; inf where the run broke off or has not trained."""
     step, loss, _ = run["points"][-1]
-    return float(loss) if step == run["steps"] and loss <= run["first"] else math.inf
+    return float(loss) if step == run["steps"] and loss <= TRAINED * run["first"] else math.inf
 
 
 def stalled(run: Run) -> bool:

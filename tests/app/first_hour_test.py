@@ -50,9 +50,9 @@ class Ratios(unittest.TestCase):
         pair = report.Pair(curve([6, 5, 4, 3.0]), curve([6, 5, 4, 4], seconds=2))
         self.assertEqual(pair.to_loss(), (2, 4))
 
-    def test_a_run_that_broke_off_or_ended_above_its_start_has_diverged(self):
+    def test_a_run_that_broke_off_or_has_not_trained_has_diverged(self):
         good = curve([6, 5, 4, 3.0])
-        for bad in (curve([6, math.inf], length=40), curve([6, 5, 7, 9]), curve([6, 5, 4, math.nan])):
+        for bad in (curve([6, math.inf], length=40), curve([6, 5, 7, 9]), curve([7.9] * 4), curve([6, 5, 4, math.nan])):
             self.assertEqual(report.last(bad), math.inf)
             self.assertTrue(report.Pair(good, bad).lost())
             self.assertFalse(report.Pair(bad, bad).lost())
