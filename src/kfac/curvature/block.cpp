@@ -9,6 +9,7 @@
 #include "kfac/curvature/kronecker_block.h"
 #include "kfac/curvature/norm_block.h"
 #include "kfac/curvature/read_factors.h"
+#include "kfac/curvature/record_parts.h"
 #include "kfac/inverse/failed_factor.h"
 
 namespace dkfac::kfac {
@@ -56,9 +57,9 @@ void CurvatureBlock::allocate(Context& ctx, const CurvatureOptions& options, boo
   curvature_.g.average = Tensor{};
 }
 
-const NormSpec& CurvatureBlock::normalization(const Caller& caller) const {
-  throw InvalidArgument(detail::concat(caller, describe(spec),
-                                       " is recorded by record_input() and record_grad_output()"));
+void CurvatureBlock::record(const Recording&, const LayerRecord& record) {
+  DKFAC_CHECK(record.kind != StatisticKind::norm, Caller(record.call, name), describe(spec),
+              " is recorded by record_input() and record_grad_output()");
 }
 
 bool CurvatureBlock::merge_scales(Context& ctx, const CurvatureOptions& options,

@@ -21,7 +21,16 @@
 
 namespace dkfac::kfac {
 
-class KroneckerBlock;
+struct LayerRecord;
+struct Recording;
+
+/// EKFAC: the scales of a layer in this step.
+struct ScaleRecords {
+  int slot = -1;           ///< In their reduction.
+  int records = 0;         ///< Of output gradients, in this step.
+  bool has_input = false;  ///< An input is kept for the next of them.
+  std::int64_t moves = 0;  ///< How often the memory of inputs has moved.
+};
 
 /// Consecutive failures of one statistic.
 struct FailureCounts {
@@ -43,10 +52,6 @@ class CurvatureBlock {
   const LayerSpec spec;
   int owner = -1;
   StatisticId a = kNoStatistic, g = kNoStatistic;  ///< g: G, or the Fisher of a normalisation.
-  int scale_slot = -1;                             ///< EKFAC: slot of its scales.
-  int scale_records = 0;                           ///< EKFAC: records in this step.
-  bool has_input = false;        ///< EKFAC: an input is kept for the next record of G.
-  std::int64_t input_moves = 0;  ///< EKFAC: how often its memory has moved.
 
   /// The statistics of the layer, A before G.
   [[nodiscard]] virtual std::span<const StatisticTraits> statistics() const { return {}; }
@@ -58,19 +63,15 @@ class CurvatureBlock {
   /// Allocates averages and inverses on a rank that preconditions the layer. Only the owner has
   /// averages; the other workers receive its inverses.
   void allocate(Context& ctx, const CurvatureOptions& options, bool owns);
-  /// Number of elements of the EKFAC scales, else 0.
+  /// The records of the EKFAC scales; null where the layer has none.
+  [[nodiscard]] virtual ScaleRecords* scales() { return nullptr; }
+  /// Number of their elements, or 0.
   [[nodiscard]] std::int64_t scales_numel() const { return curvature_.scales.numel(); }
 
-  /// Returns the block that record_input() and record_grad_output() record to, or null to ignore
-  /// the records. Throws where the layer is recorded by another call.
-  [[nodiscard]] virtual KroneckerBlock* factors(const Caller&) { return nullptr; }
-  /// Returns the specification for record_normalization(). Throws where the layer is recorded by
-  /// other calls, or by none.
-  [[nodiscard]] virtual const NormSpec& normalization(const Caller& caller) const;
-  void forget_records() {
-    scale_records = 0;
-    has_input = false;
-  }
+  /// Adds a record to the statistics of the layer, where they are due; without curvature it is
+  /// ignored. Throws InvalidArgument for a layer that is recorded by another call, and for data
+  /// that does not fit it.
+  virtual void record(const Recording& on, const LayerRecord& record);
 
   /// Merges a sum over ranks into the average, as merge_factor(); `finite` is the result of
   /// check_finite(). Returns false where the sum was rejected.

@@ -276,7 +276,8 @@ void Curvature::update_averages(StepReport& report) {
   }
   // Before their eigenvectors are replaced.
   for (int i = 0; i < layers(); ++i) {
-    if (layer(i).scale_records == 0) continue;
+    const ScaleRecords* scales = layers_.layer(i).scales();
+    if (scales == nullptr || scales->records == 0) continue;
     const bool merged = layers_.layer(i).merge_scales(
         layers_.ctx, options(), recorder_.sums().of_scales(i), recorder_.scales_finite(i));
     report.failed_factors += merged || !owns(i) ? 0 : 1;

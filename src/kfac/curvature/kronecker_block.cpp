@@ -1,11 +1,23 @@
 #include "kfac/curvature/kronecker_block.h"
 
+#include <cmath>
+
 #include "dkfac/core/ops.h"
 
+#include "kfac/curvature/record_parts.h"
 #include "kfac/inverse/diagonal_factor.h"
 #include "kfac/statistics/factor_data.h"
 
 namespace dkfac::kfac {
+namespace {
+
+/// Number of output gradients that are summed into one element of the operand.
+std::int64_t summed_positions(const LayerSpec& spec, WeightSharing sharing, ConstTensorView dy) {
+  const std::int64_t channels = dy.dim(0) * factor_groups(spec) * g_dim(spec);
+  return sharing == WeightSharing::reduce && channels > 0 ? dy.numel() / channels : 1;
+}
+
+}  // namespace
 
 std::span<const StatisticTraits> KroneckerBlock::statistics() const {
   static constexpr StatisticTraits kStatistics[] = {
@@ -42,6 +54,46 @@ std::int64_t KroneckerBlock::recorded_rows(const Caller& caller, StatisticKind k
   return checked.patches.rows();
 }
 
+void KroneckerBlock::record(const Recording& on, const LayerRecord& record) {
+  const StatisticKind kind = record.kind;
+  if (kind == StatisticKind::norm) return CurvatureBlock::record(on, record);
+  const Caller caller(record.call, name);
+  LayerTable& layers = on.layers;
+  const bool is_a = kind == StatisticKind::a;
+  const StatisticId id = is_a ? a : g;
+  if (!layers.due(id)) return;
+  const CurvatureOptions& options = layers.options;
+  const ConstTensorView data = record.data;
+  const std::int64_t count = recorded_rows(caller, kind, data);
+  check_device(caller, is_a ? "the input" : "the output gradient", data, layers.ctx.device());
+  const WeightSharing sharing = sharing_of(spec, options);
+  const std::int64_t positions =
+      sharing == WeightSharing::reduce ? 1 : positions_of(count, data.dim(0));
+  const double global = check_record(layers, caller, id, data, count, record.scale);
+  const Sampled x = sample(data, global, options.statistics.fraction);
+  const bool scales_due = layers.scales_due(layers.statistic(id).layer);
+  if (scales_due) check_alternation(caller, kind, x.data);
+  const FactorRecord part{
+      .data = x.data,
+      .global_batch = x.global_batch,
+      .sample_scale = is_a ? 1
+                           : sample_gradient_scale(options.loss_reduction,
+                                                   data.dim(0) * options.statistics.micro_batches,
+                                                   std::llround(global), record.scale.loss_scale),
+      .operand =
+          layers.statistic(id).plan.factor.is_diagonal()  // It has no operand.
+              ? Operand{options.dtype, 1}
+              : on.ranges.operand(id, x.data, is_a ? 1 : summed_positions(spec, sharing, x.data)),
+      .stats = on.ranges.measure(id),
+      .sharing = sharing};
+  add_record(layers, caller, id, *this, part, x.data.dim(0) * positions,
+             {on.on, on.sums.of(id), on.nonfinite});
+  if (scales_due) add_scales(on, kind, part);
+  on.ranges.measured(id, on.nonfinite);
+  // Depends on the count alone, so that buckets are launched in the same order on every rank.
+  if (count_record(layers, id, global, data.dim(0), count, positions)) on.sums.mark_filled(id);
+}
+
 void KroneckerBlock::compute(Context& ctx, StatisticKind kind, const FactorRecord& r, double beta,
                              TensorView out) const {
   (kind == StatisticKind::a ? compute_a : compute_g)(ctx, spec, r, beta, out);
@@ -55,12 +107,12 @@ std::int64_t KroneckerBlock::compute_rows(Context& ctx, StatisticKind kind, cons
 void KroneckerBlock::check_alternation(const Caller& caller, StatisticKind kind,
                                        ConstTensorView data) const {
   if (kind == StatisticKind::a) {
-    DKFAC_CHECK(!has_input, caller,
+    DKFAC_CHECK(!scales_.has_input, caller,
                 "recorded again before its output gradient; EKFAC needs both records of one batch "
                 "after each other");
     return;
   }
-  DKFAC_CHECK(has_input, caller,
+  DKFAC_CHECK(scales_.has_input, caller,
               "has no input recorded before; EKFAC needs both records of one batch");
   const std::int64_t rows = recorded_rows(caller, kind, data),
                      kept = recorded_rows(caller, StatisticKind::a, kept_);
@@ -72,12 +124,23 @@ void KroneckerBlock::check_alternation(const Caller& caller, StatisticKind kind,
 void KroneckerBlock::keep_input(Context& ctx, ConstTensorView input) {
   if (!input_.is_set() || input_.dtype() != input.dtype() || input_.numel() < input.numel()) {
     input_ = Tensor::empty(ctx, {input.numel()}, input.dtype());
-    ++input_moves;
+    ++scales_.moves;
   }
   const TensorView copy = input_.view().slice(0, 0, input.numel()).reshape(input.shape());
   ops::copy(ctx, input, copy);
   kept_ = copy;
-  has_input = true;
+  scales_.has_input = true;
+}
+
+void KroneckerBlock::add_scales(const Recording& on, StatisticKind kind,
+                                const FactorRecord& record) {
+  if (kind == StatisticKind::a) return keep_input(on.on, record.data);
+  const int layer = on.layers.statistic(g).layer;
+  const TensorView sum = on.sums.of_scales(layer);
+  record_scales(on.on, record, sum);
+  if (scales_.records < on.layers.options.statistics.micro_batches) return;
+  ops::count_nonfinite(on.on, sum, on.nonfinite);
+  on.sums.mark_scales_filled(layer);
 }
 
 void KroneckerBlock::record_scales(Context& ctx, const FactorRecord& r, TensorView slot) {
@@ -88,10 +151,10 @@ void KroneckerBlock::record_scales(Context& ctx, const FactorRecord& r, TensorVi
   };
   const TensorView scales =
       slot.reshape(one ? Shape{c.g.dim, c.a.dim} : Shape{c.g.groups, c.g.dim, c.a.dim});
-  compute_ekfac_scales(ctx, spec, kept_, r, square(c.a), square(c.g), scale_records == 0 ? 0 : 1,
+  compute_ekfac_scales(ctx, spec, kept_, r, square(c.a), square(c.g), scales_.records == 0 ? 0 : 1,
                        scales);
-  has_input = false;
-  ++scale_records;
+  scales_.has_input = false;
+  ++scales_.records;
 }
 
 }  // namespace dkfac::kfac

@@ -14,7 +14,10 @@ class KroneckerBlock final : public CurvatureBlock {
   using CurvatureBlock::CurvatureBlock;
 
   [[nodiscard]] std::span<const StatisticTraits> statistics() const override;
-  [[nodiscard]] KroneckerBlock* factors(const Caller&) override { return this; }
+  [[nodiscard]] ScaleRecords* scales() override {
+    return curvature_.scales.is_set() ? &scales_ : nullptr;
+  }
+  void record(const Recording& on, const LayerRecord& record) override;
   [[nodiscard]] bool merge(Context& ctx, const CurvatureOptions& options, StatisticKind kind,
                            ConstTensorView sum, double finite) override;
   void add_shared(StatisticKind kind, std::vector<SharedPart>& parts) override;
@@ -31,9 +34,11 @@ class KroneckerBlock final : public CurvatureBlock {
   [[nodiscard]] std::int64_t compute_rows(Context& ctx, StatisticKind kind,
                                           const FactorRecord& record, TensorView rows) const;
 
-  /// EKFAC: throws unless inputs and output gradients alternate, each pair of one batch.
+  // EKFAC alone.
+
+  /// Throws unless inputs and output gradients alternate, each pair of one batch.
   void check_alternation(const Caller& caller, StatisticKind kind, ConstTensorView data) const;
-  /// EKFAC: copies the input, which is needed together with the output gradient of the same batch
+  /// Copies the input, which is needed together with the output gradient of the same batch
   /// to project the gradient on the eigenvectors.
   void keep_input(Context& ctx, ConstTensorView input);
   /// Adds the scales of the kept input and this record of G to the flat slot, which is overwritten
@@ -41,6 +46,10 @@ class KroneckerBlock final : public CurvatureBlock {
   void record_scales(Context& ctx, const FactorRecord& record, TensorView slot);
 
  private:
+  /// Keeps an input, and adds the scales of an output gradient.
+  void add_scales(const Recording& on, StatisticKind kind, const FactorRecord& record);
+
+  ScaleRecords scales_;
   Tensor input_;          ///< Memory of the largest input so far.
   ConstTensorView kept_;  ///< The one that was kept last.
 };

@@ -19,7 +19,7 @@ int LayerTable::checked(LayerId id, const char* operation) const {
 
 bool LayerTable::scales_due(int index) const {
   const CurvatureBlock& block = layer(index);
-  return block.scale_slot >= 0 && due(block.g) && block.has_inverse();
+  return block.scales_numel() > 0 && due(block.g) && block.has_inverse();
 }
 
 void plan_statistics(LayerTable& table) {

@@ -11,8 +11,7 @@ class NormBlock final : public CurvatureBlock {
   NormBlock(std::string layer_name, const NormSpec& norm);
 
   [[nodiscard]] std::span<const StatisticTraits> statistics() const override;
-  [[nodiscard]] KroneckerBlock* factors(const Caller& caller) override;
-  [[nodiscard]] const NormSpec& normalization(const Caller&) const override { return norm_; }
+  void record(const Recording& on, const LayerRecord& record) override;
   [[nodiscard]] bool merge(Context& ctx, const CurvatureOptions& options, StatisticKind kind,
                            ConstTensorView sum, double finite) override;
   void add_shared(StatisticKind kind, std::vector<SharedPart>& parts) override;

@@ -34,9 +34,10 @@ void visit_records(LayerTable& layers, Visit visit) {
     visit(s.step_flops);
   }
   for (const auto& block : layers.blocks) {
-    if (block->scale_slot < 0) continue;
-    visit(block->scale_records);
-    visit(block->has_input);
+    ScaleRecords* const scales = block->scales();
+    if (scales == nullptr) continue;
+    visit(scales->records);
+    visit(scales->has_input);
   }
 }
 
@@ -67,7 +68,7 @@ void set_records(LayerTable& layers, StatisticSums& sums, const std::vector<std:
   for (StatisticId id = 0; id < layers.ids(); ++id)
     if (layers.due(id)) sums.mark_filled(id, layers.statistic(id).records == all);
   for (int i = 0; i < layers.layers(); ++i)
-    if (layers.scales_due(i)) sums.mark_scales_filled(i, layers.layer(i).scale_records == all);
+    if (layers.scales_due(i)) sums.mark_scales_filled(i, layers.layer(i).scales()->records == all);
 }
 
 }  // namespace dkfac::kfac

@@ -68,6 +68,13 @@ void add_diagonal(const Statistic& s, const KroneckerBlock& block, const FactorR
 
 }  // namespace
 
+Sampled sample(ConstTensorView data, double global_batch, double fraction, std::int64_t block) {
+  const std::int64_t n = data.dim(0), part = sampled(n, fraction, block);
+  if (part == n) return {data, global_batch};
+  return {data.slice(0, 0, part),
+          global_batch * static_cast<double>(part) / static_cast<double>(n)};
+}
+
 double check_record(const LayerTable& layers, const Caller& caller, StatisticId id,
                     ConstTensorView data, std::int64_t rows, RecordScale scale) {
   const CurvatureOptions& options = layers.options;

@@ -8,9 +8,43 @@
 #include "core/shared/checks.h"
 #include "kfac/curvature/kronecker_block.h"
 #include "kfac/curvature/layer_table.h"
+#include "kfac/curvature/operand_ranges.h"
+#include "kfac/curvature/statistic_sums.h"
 
 /// What a record of a statistic consists of, whichever call made it.
 namespace dkfac::kfac {
+
+/// A record of a layer, by the call that makes it.
+struct LayerRecord {
+  const char* call;  ///< Name of the call, for errors.
+  StatisticKind kind;
+  ConstTensorView data;  ///< The input, the output gradient, or gradients of samples.
+  RecordScale scale = {};
+  bool of_samples = false;  ///< Whether they are those of a normalisation, for which
+  ConstTensorView mean = {}, inv_std = {}, grad_output = {};  ///< `data` is its input otherwise.
+};
+
+/// What records of layers are added to.
+struct Recording {
+  LayerTable& layers;
+  StatisticSums& sums;
+  OperandRanges& ranges;
+  Context& on;           ///< Whose stream adds them.
+  TensorView nonfinite;  ///< += number of elements that are not finite.
+};
+
+/// The samples of a record that enter the statistics, and the global batch that they represent.
+struct Sampled {
+  ConstTensorView data;
+  double global_batch = 0;
+};
+[[nodiscard]] Sampled sample(ConstTensorView data, double global_batch, double fraction,
+                             std::int64_t block = 1);
+
+/// Positions of each of n samples.
+[[nodiscard]] inline std::int64_t positions_of(std::int64_t rows, std::int64_t n) {
+  return n == 0 ? 1 : rows / n;
+}
 
 /// Checks a record before anything of it is computed; throws InvalidArgument. Returns the samples
 /// of the step over all ranks. rows: samples times positions.
@@ -21,7 +55,7 @@ namespace dkfac::kfac {
 struct RecordSum {
   Context& on;           ///< Whose stream adds them.
   TensorView sum;        ///< Flat; overwritten by the first record of a step.
-  TensorView nonfinite;  ///< += number of elements that are not finite.
+  TensorView nonfinite;  ///< As Recording::nonfinite.
 };
 /// Adds a record of a factor in the form of its statistic. count: rows of the record, which in the
 /// low-rank form must fit into this rank's share. Throws InvalidArgument where they do not.

@@ -1,43 +1,14 @@
 #include "kfac/curvature/recorder.h"
 
-#include <algorithm>
 #include <bit>
-#include <cmath>
 #include <utility>
 
 #include "dkfac/core/ops.h"
 
 #include "core/shared/activity_timer.h"
 #include "kfac/curvature/pass_state.h"
-#include "kfac/curvature/record_parts.h"
-#include "kfac/statistics/norm_data.h"
 
 namespace dkfac::kfac {
-namespace {
-
-/// The samples that enter the statistics, and the global batch that they represent.
-struct Sampled {
-  ConstTensorView data;
-  double global_batch = 0;
-};
-
-Sampled sample(ConstTensorView data, double global_batch, double fraction, std::int64_t block = 1) {
-  const std::int64_t n = data.dim(0), part = sampled(n, fraction, block);
-  if (part == n) return {data, global_batch};
-  return {data.slice(0, 0, part),
-          global_batch * static_cast<double>(part) / static_cast<double>(n)};
-}
-
-/// Positions of each of n samples.
-std::int64_t positions_of(std::int64_t rows, std::int64_t n) { return n == 0 ? 1 : rows / n; }
-
-/// Number of output gradients that are summed into one element of the operand.
-std::int64_t summed_positions(const LayerSpec& spec, WeightSharing sharing, ConstTensorView dy) {
-  const std::int64_t channels = dy.dim(0) * factor_groups(spec) * g_dim(spec);
-  return sharing == WeightSharing::reduce && channels > 0 ? dy.numel() / channels : 1;
-}
-
-}  // namespace
 
 Recorder::Recorder(LayerTable& layers, ContextOptions context)
     : layers_(layers),
@@ -65,146 +36,38 @@ bool Recorder::wants_grad_output(LayerId id) const {
 }
 
 void Recorder::record_input(LayerId id, ConstTensorView input, Stream stream, RecordScale scale) {
-  stream_.enter("record_input", stream);
-  record_factor("record_input", StatisticKind::a, id, input, scale);
-  stream_.leave(stream);
+  record(id, stream, {"record_input", StatisticKind::a, input, scale});
 }
 
 void Recorder::record_grad_output(LayerId id, ConstTensorView grad_output, Stream stream,
                                   RecordScale scale) {
-  stream_.enter("record_grad_output", stream);
-  record_factor("record_grad_output", StatisticKind::g, id, grad_output, scale);
-  stream_.leave(stream);
-}
-
-void Recorder::record_factor(const char* call, StatisticKind kind, LayerId id, ConstTensorView data,
-                             RecordScale scale) {
-  const bool is_a = kind == StatisticKind::a;
-  const ActivityTimer timer(seconds_.statistics, "statistics");
-  const ActivityTimer part(is_a ? seconds_.statistics_a : seconds_.statistics_g);
-  const int index = layers_.checked(id, call);
-  const Caller caller(call, layers_.layer(index).name);
-  KroneckerBlock* const block = layers_.layer(index).factors(caller);
-  const StatisticId recorded = is_a ? layers_.layer(index).a : layers_.layer(index).g;
-  if (block == nullptr || !layers_.due(recorded)) return;
-  const CurvatureOptions& options = layers_.options;
-  const std::int64_t count = block->recorded_rows(caller, kind, data);
-  check_device(caller, is_a ? "the input" : "the output gradient", data, layers_.ctx.device());
-  const WeightSharing sharing = sharing_of(block->spec, options);
-  const std::int64_t positions =
-      sharing == WeightSharing::reduce ? 1 : positions_of(count, data.dim(0));
-  const double global = check_record(layers_, caller, recorded, data, count, scale);
-  const Sampled x = sample(data, global, options.statistics.fraction);
-  if (layers_.scales_due(index)) block->check_alternation(caller, kind, x.data);
-  const FactorRecord record{
-      .data = x.data,
-      .global_batch = x.global_batch,
-      .sample_scale = is_a ? 1
-                           : sample_gradient_scale(options.loss_reduction,
-                                                   data.dim(0) * options.statistics.micro_batches,
-                                                   std::llround(global), scale.loss_scale),
-      .operand = layers_.statistic(recorded).plan.factor.is_diagonal()  // It has no operand.
-                     ? Operand{options.dtype, 1}
-                     : ranges_->operand(recorded, x.data,
-                                        is_a ? 1 : summed_positions(block->spec, sharing, x.data)),
-      .stats = ranges_->measure(recorded),
-      .sharing = sharing};
-  add_record(layers_, caller, recorded, *block, record, x.data.dim(0) * positions,
-             {on(), sums_->of(recorded), nonfinite_});
-  if (layers_.scales_due(index)) record_scales(*block, index, kind, record);
-  ranges_->measured(recorded, nonfinite_);
-  // Depends on the count alone, so that buckets are launched in the same order on every rank.
-  if (count_record(layers_, recorded, global, data.dim(0), count, positions))
-    sums_->mark_filled(recorded);
-}
-
-void Recorder::record_scales(KroneckerBlock& block, int layer, StatisticKind kind,
-                             const FactorRecord& record) {
-  if (kind == StatisticKind::a) return block.keep_input(on(), record.data);
-  const TensorView sum = sums_->of_scales(layer);
-  block.record_scales(on(), record, sum);
-  if (block.scale_records < layers_.options.statistics.micro_batches) return;
-  ops::count_nonfinite(on(), sum, nonfinite_);
-  sums_->mark_scales_filled(layer);
-}
-
-template <class Check, class Compute>
-void Recorder::add_fisher(const char* call, LayerId id, RecordScale scale, Check check,
-                          Compute compute) {
-  const ActivityTimer timer(seconds_.statistics, "statistics");
-  const int index = layers_.checked(id, call);
-  const CurvatureBlock& block = layers_.layer(index);
-  const Caller caller(call, block.name);
-  const NormSpec& norm = block.normalization(caller);
-  if (!layers_.due(block.g)) return;
-  const CurvatureOptions& options = layers_.options;
-  // Ghost groups have one mean each, so whole groups are sampled; a single group is the batch.
-  const auto [data, positions, per_group] = check(caller, norm);
-  const std::int64_t samples = data.dim(0);
-  const double global = check_record(layers_, caller, block.g, data, samples, scale);
-  const double sample_scale =
-      sample_gradient_scale(options.loss_reduction, samples * options.statistics.micro_batches,
-                            std::llround(global), scale.loss_scale);
-  const Sampled part = sample(data, global, options.statistics.fraction, per_group);
-  const Statistic& s = layers_.statistic(block.g);
-  const TensorView fisher = sums_->of(block.g).reshape(s.plan.shape);
-  compute(norm, part.data, part.global_batch, sample_scale, s.records == 0 ? 0.0 : 1.0, fisher);
-  ops::count_nonfinite(on(), fisher, nonfinite_);
-  if (count_record(layers_, block.g, global, samples, samples, positions))
-    sums_->mark_filled(block.g);
+  record(id, stream, {"record_grad_output", StatisticKind::g, grad_output, scale});
 }
 
 void Recorder::record_normalization(LayerId id, ConstTensorView x, ConstTensorView mean,
                                     ConstTensorView inv_std, ConstTensorView grad_output,
                                     Stream stream, RecordScale scale) {
-  stream_.enter("record_normalization", stream);
-  std::int64_t groups = 1;
-  add_fisher(
-      "record_normalization", id, scale,
-      [&](const Caller& caller, const NormSpec& norm) {
-        groups = check_norm(caller, norm, x, mean, inv_std, grad_output, layers_.ctx.device());
-        return NormSamples{
-            .data = x,
-            .positions = positions_of(x.numel() / norm.channels, x.dim(0)),
-            .per_group = groups > 1 ? std::max<std::int64_t>(1, x.dim(0) / groups) : 1};
-      },
-      [&](const NormSpec& norm, ConstTensorView part, double batch, double sample_scale,
-          double beta, TensorView fisher) {
-        const std::int64_t n = part.dim(0), all = x.dim(0);
-        // One group has one mean; with NormOver::channels each row has.
-        const bool is_shared = groups == 1 && norm.over != NormOver::channels;
-        const auto first = [&](ConstTensorView view) {
-          return n == all || is_shared ? view : view.slice(0, 0, view.dim(0) * n / all);
-        };
-        const ConstTensorView dy = n < all ? grad_output.slice(0, 0, n) : grad_output;
-        compute_norm_fisher(on(), norm, layers_.options.statistics.norm_fisher,
-                            NormRecord{.x = part,
-                                       .mean = first(mean),
-                                       .inv_std = first(inv_std),
-                                       .grad_output = dy,
-                                       .global_batch = batch,
-                                       .sample_scale = sample_scale},
-                            beta, fisher);
-      });
-  stream_.leave(stream);
+  record(
+      id, stream,
+      {"record_normalization", StatisticKind::norm, x, scale, false, mean, inv_std, grad_output});
 }
 
 void Recorder::record_sample_gradients(LayerId id, ConstTensorView gradients, Stream stream,
                                        RecordScale scale) {
-  stream_.enter("record_sample_gradients", stream);
-  add_fisher(
-      "record_sample_gradients", id, scale,
-      [&](const Caller& caller, const NormSpec& norm) {
-        return check_norm_samples(caller, norm, gradients, layers_.ctx.device());
-      },
-      [&](const NormSpec& norm, ConstTensorView part, double batch, double sample_scale,
-          double beta, TensorView fisher) {
-        compute_norm_fisher(
-            on(), norm, layers_.options.statistics.norm_fisher,
-            NormSampleRecord{
-                .gradients = part, .global_batch = batch, .sample_scale = sample_scale},
-            beta, fisher);
-      });
+  record(id, stream, {"record_sample_gradients", StatisticKind::norm, gradients, scale, true});
+}
+
+void Recorder::record(LayerId id, Stream stream, const LayerRecord& record) {
+  stream_.enter(record.call, stream);
+  double norms = 0;  // Has no seconds of its own.
+  {
+    const ActivityTimer timer(seconds_.statistics, "statistics");
+    const ActivityTimer part(record.kind == StatisticKind::a   ? seconds_.statistics_a
+                             : record.kind == StatisticKind::g ? seconds_.statistics_g
+                                                               : norms);
+    layers_.layer(layers_.checked(id, record.call))
+        .record({layers_, *sums_, *ranges_, on(), nonfinite_}, record);
+  }
   stream_.leave(stream);
 }
 
@@ -218,7 +81,8 @@ std::optional<PassState> Recorder::pass_state(RecordScale scale) {
   state.words.push_back(scale.global_batch);
   { const Scratch scratch(on()); }  // Merges scratch blocks now: later, that would move them.
   state.moves = on().scratch_growths();
-  for (const auto& block : layers_.blocks) state.moves += block->input_moves;
+  for (const auto& block : layers_.blocks)
+    if (const ScaleRecords* scales = block->scales()) state.moves += scales->moves;
   return state;
 }
 
@@ -246,7 +110,7 @@ void Recorder::complete(bool allow_missing) {
     }
     sums_->mark_filled(id);
     if (s.plan.kind != StatisticKind::g || !layers_.scales_due(s.layer)) continue;
-    if (layers_.layer(s.layer).scale_records == 0)
+    if (layers_.layer(s.layer).scales()->records == 0)
       ops::fill(layers_.ctx, sums_->of_scales(s.layer), 0);
     sums_->mark_scales_filled(s.layer);
   }
@@ -295,7 +159,11 @@ void Recorder::finish(bool accepted, StepReport& report) {
 
 void Recorder::drop_records() {
   for (Statistic& s : layers_.statistics) s.forget_records();
-  for (const auto& block : layers_.blocks) block->forget_records();
+  for (const auto& block : layers_.blocks)
+    if (ScaleRecords* const scales = block->scales()) {
+      scales->records = 0;
+      scales->has_input = false;
+    }
   ranges_->begin_step();
   ops::fill(layers_.ctx, nonfinite_, 0);
   seconds_ = {};

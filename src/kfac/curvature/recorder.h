@@ -13,9 +13,9 @@
 #include "comm/collective/bucketed_reduce.h"
 #include "comm/collective/flag_message.h"
 #include "comm/collective/host_device_pair.h"
-#include "kfac/curvature/kronecker_block.h"
 #include "kfac/curvature/layer_table.h"
 #include "kfac/curvature/operand_ranges.h"
+#include "kfac/curvature/record_parts.h"
 #include "kfac/curvature/record_stream.h"
 #include "kfac/curvature/statistic_sums.h"
 
@@ -86,16 +86,7 @@ class Recorder {
 
  private:
   [[nodiscard]] Context& on() { return stream_.context(); }
-  /// call: name of the record call, for errors.
-  void record_factor(const char* call, StatisticKind kind, LayerId id, ConstTensorView data,
-                     RecordScale scale);
-  void record_scales(KroneckerBlock& block, int layer, StatisticKind kind,
-                     const FactorRecord& record);
-  /// Adds the record of a normalisation: check(caller, norm) returns its samples as NormSamples,
-  /// and compute(norm, chosen samples, batch, sample_scale, beta, fisher) adds those that are
-  /// chosen.
-  template <class Check, class Compute>
-  void add_fisher(const char* call, LayerId id, RecordScale scale, Check check, Compute compute);
+  void record(LayerId id, Stream stream, const LayerRecord& record);
 
   LayerTable& layers_;
   RecordStream stream_;

@@ -25,8 +25,9 @@ StatisticSums::StatisticSums(LayerTable& layers, std::int64_t trailer, TensorVie
     CurvatureBlock& block = layers.layer(i);
     add(g_slots, block.g, time);
     // With EKFAC every rank preconditions every layer, so all ranks create the same slots.
-    if (block.scales_numel() == 0) continue;
-    block.scale_slot = static_cast<int>(scale_slots.size());
+    ScaleRecords* const scales = block.scales();
+    if (scales == nullptr) continue;
+    scales->slot = static_cast<int>(scale_slots.size());
     scale_slots.push_back({block.owner, block.scales_numel(), time});
   }
   a_due_.resize(a_slots.size());
@@ -62,8 +63,8 @@ void StatisticSums::begin(std::vector<comm::BucketedReduce*>& active) {
   active.push_back(&*a_);
   if (scales_) {
     for (int i = 0; i < layers_.layers(); ++i)
-      if (const int slot = layers_.layer(i).scale_slot; slot >= 0)
-        scales_due_[index_of(slot)] = layers_.scales_due(i);
+      if (const ScaleRecords* scales = layers_.layer(i).scales())
+        scales_due_[index_of(scales->slot)] = layers_.scales_due(i);
     scales_->begin(scales_due_);
     active.push_back(&*scales_);
   }
@@ -77,7 +78,7 @@ TensorView StatisticSums::of(StatisticId id) {
 }
 
 TensorView StatisticSums::of_scales(int layer) {
-  return scales_->slot(layers_.layer(layer).scale_slot);
+  return scales_->slot(layers_.layer(layer).scales()->slot);
 }
 
 void StatisticSums::mark_filled(StatisticId id, bool filled) {
@@ -86,7 +87,7 @@ void StatisticSums::mark_filled(StatisticId id, bool filled) {
 }
 
 void StatisticSums::mark_scales_filled(int layer, bool filled) {
-  scales_->mark_filled(layers_.layer(layer).scale_slot, filled);
+  scales_->mark_filled(layers_.layer(layer).scales()->slot, filled);
 }
 
 std::int64_t StatisticSums::staging_bytes() const {

@@ -10,8 +10,11 @@
 #include "dkfac/core/ops.h"
 
 #include "kfac/curvature/kronecker_block.h"
+#include "kfac/curvature/record_parts.h"
+#include "kfac/planned_table.h"
 #include "support/near.h"
 #include "support/saved_state.h"
+#include "support/tensors.h"
 
 namespace dkfac::kfac {
 namespace {
@@ -72,23 +75,50 @@ std::vector<std::string> suffixes(const CurvatureBlock& block) {
 
 TEST_F(Blocks, AreOfTheKindThatTheSpecificationAsksFor) {
   using Suffixes = std::vector<std::string>;
-  const Caller caller("test", "layer");
   for (const LayerSpec& spec : {LayerSpec(kNumber), LayerSpec(Conv2dSpec{.in = 1, .out = 1})}) {
     const auto kronecker = make_block("layer", spec);
     EXPECT_EQ(suffixes(*kronecker), (Suffixes{".a", ".g"}));
     EXPECT_TRUE(kronecker->has_curvature() && kronecker->needs_input());
-    EXPECT_EQ(kronecker->factors(caller), kronecker.get());
-    EXPECT_THROW((void)kronecker->normalization(caller), InvalidArgument);
   }
   const auto norm = make_block("layer", NormSpec{.channels = 2});
   EXPECT_EQ(suffixes(*norm), Suffixes{".fisher"});
   EXPECT_TRUE(norm->has_curvature() && !norm->needs_input());
-  EXPECT_THROW((void)norm->factors(caller), InvalidArgument);
-  EXPECT_EQ(norm->normalization(caller).channels, 2);
   const auto plain = make_block("layer", PlainSpec{.weight = 3});
   EXPECT_FALSE(plain->has_curvature() || plain->needs_input());
-  EXPECT_EQ(plain->factors(caller), nullptr);
-  EXPECT_THROW((void)plain->normalization(caller), InvalidArgument);
+}
+
+TEST_F(Blocks, AddTheRecordsOfTheirKindAlone) {
+  testing::PlannedTable planned(
+      {{"fc", kNumber}, {"norm", NormSpec{.channels = 1}}, {"plain", PlainSpec{.weight = 3}}});
+  LayerTable& table = planned.table;
+  Tensor nonfinite = Tensor::zeros(planned.ctx, {1});
+  StatisticSums sums(table, 0, nonfinite, planned.ctx);
+  OperandRanges ranges(table, planned.ctx);
+  std::vector<comm::BucketedReduce*> active;
+  sums.begin(active);
+  double x = 3, mean = 1, inv_std = 1;
+  const TensorView data = view_of(&x, {1, 1});
+  const LayerRecord input{"record_input", StatisticKind::a, data};
+  LayerRecord norm{"record_normalization", StatisticKind::norm, view_of(&x, {1, 1, 1, 1})};
+  norm.mean = view_of(&mean, {1});
+  norm.inv_std = view_of(&inv_std, {1});
+  norm.grad_output = norm.data;
+  const auto refusal = [&](int layer, const LayerRecord& record) {
+    return testing::message_of([&] {
+      table.layer(layer).record({table, sums, ranges, planned.ctx, nonfinite}, record);
+    });
+  };
+  const auto records = [&](StatisticId id) { return table.statistic(id).records; };
+  EXPECT_EQ(refusal(0, input), "");
+  EXPECT_EQ(records(table.layer(0).a), 1);
+  EXPECT_EQ(sums.of(table.layer(0).a).data<double>()[0], 9);
+  EXPECT_TRUE(testing::contains(refusal(1, input), "recorded by record_normalization()"));
+  EXPECT_EQ(refusal(2, input), "");
+  EXPECT_TRUE(testing::contains(refusal(0, norm), "by record_input() and record_grad_output()"));
+  EXPECT_EQ(records(table.layer(1).g), 0);
+  EXPECT_EQ(refusal(1, norm), "");
+  EXPECT_EQ(records(table.layer(1).g), 1);
+  EXPECT_TRUE(testing::contains(refusal(2, norm), "by record_input() and record_grad_output()"));
 }
 
 TEST_F(Blocks, PlanEveryStatisticThatTheyHave) {
@@ -161,7 +191,7 @@ TEST_F(Blocks, OfFactorsShareInversesAndTheAgeOfTheirScales) {
 TEST_F(Blocks, OfEkfacWantBothRecordsOfABatch) {
   options_.inverse.method = InverseMethod::ekfac;
   const auto block = make(kNumber);
-  KroneckerBlock& factors = *block->factors({"test"});
+  auto& factors = dynamic_cast<KroneckerBlock&>(*block);
   double number = 2, scale = 0;
   const TensorView data = view_of(&number, {1, 1}), slot = view_of(&scale, {1});
   const FactorRecord g{.data = data, .global_batch = 1};
@@ -171,7 +201,7 @@ TEST_F(Blocks, OfEkfacWantBothRecordsOfABatch) {
   factors.keep_input(ctx_, data);
   EXPECT_THROW(is_due(StatisticKind::a), InvalidArgument);
   EXPECT_NO_THROW(is_due(StatisticKind::g));
-  factors.forget_records();
+  *factors.scales() = {};
   EXPECT_THROW(is_due(StatisticKind::g), InvalidArgument);
   EXPECT_TRUE(merge(factors, StatisticKind::a, {4}, 4) && merge(factors, StatisticKind::g, {4}, 4));
   EXPECT_EQ(rebuild(factors), 2U);
@@ -180,7 +210,7 @@ TEST_F(Blocks, OfEkfacWantBothRecordsOfABatch) {
     factors.record_scales(ctx_, g, slot);
     EXPECT_DOUBLE_EQ(scale, sum);
   }
-  EXPECT_EQ(factors.scale_records, 2);
+  EXPECT_EQ(factors.scales()->records, 2);
 }
 
 TEST_F(Blocks, OfNormsInvertBlocksInUseAndTheFullMatrixBefore) {
