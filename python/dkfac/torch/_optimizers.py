@@ -93,7 +93,7 @@ class KFAC(Joins, torch.optim.Optimizer):
         kfac = self.preconditioner
         rates = _checks.rates_of(self, kfac.options.kl_clip > 0)
         if kfac.only_makes_state(self) or not kfac.precondition(rates).rejected:
-            self._rule.param_groups, self._rule.state = self.param_groups, self.state  # load_state_dict() replaces them.
+            self._rule.param_groups, self._rule.state = self.param_groups, self.state  # Loading replaces them.
             self._rule.step()
         return loss
 

@@ -127,6 +127,28 @@ TEST(Config, RunsAdamWOnItsOwnKeys) {
   EXPECT_THROW(parse("", {"optimizer.type=sgd", "optimizer.beta2=0.9"}), InvalidArgument);
 }
 
+TEST(Config, RunsAdamwBehindKfacOnItsOwnKeys) {
+  const Config config =
+      parse("", {"optimizer.update=adamw", "optimizer.momentum=0.8", "optimizer.adamw_beta2=0.99",
+                 "optimizer.adamw_epsilon=1e-6", "optimizer.weight_decay=0.1", "lr.lr=0.01"});
+  const optim::KfacOptions options = optimizer_options(config).kfac;
+  EXPECT_EQ(options.update, optim::DirectionUpdate::adamw);
+  EXPECT_EQ(options.beta1, 0.8);
+  EXPECT_EQ(options.beta2, 0.99);
+  EXPECT_EQ(options.epsilon, 1e-6);
+  EXPECT_EQ(options.weight_decay, 0.1);
+  options.validate();
+  const std::string text = to_toml(config, Comments::none);
+  EXPECT_EQ(to_toml(parse(text), Comments::none), text);
+  EXPECT_EQ(text.find("rescale"), std::string::npos);
+  for (const char* key : {"optimizer.momentum_rule=paper", "optimizer.momentum_rule=corrected",
+                          "optimizer.rescale=always", "optimizer.kl_clip=0.001"})
+    EXPECT_THROW(parse("", {"optimizer.update=adamw", key}), InvalidArgument) << key;
+  for (const char* key : {"optimizer.adamw_beta2=0.999", "optimizer.adamw_epsilon=1e-6"})
+    EXPECT_THROW(parse("", {key}), InvalidArgument) << key;
+  EXPECT_THROW(parse("", {"optimizer.type=adamw", "optimizer.update=adamw"}), InvalidArgument);
+}
+
 TEST(Config, LeavesOutKeysOfOtherTypes) {
   const std::string text = to_toml(parse("", {"optimizer.type=sgd"}), Comments::none);
   EXPECT_EQ(text.find("damping"), std::string::npos);
