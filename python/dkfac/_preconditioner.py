@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Callable
 from ctypes import byref, c_int32, c_void_p
 from typing import Any, TypeVar
@@ -33,6 +34,16 @@ def curvature_options(**values: Any) -> c.CurvatureOptions:
             value = real("curvature options", name, value)
         setattr(options, name, value)
     return options
+
+
+def setting(name: str, value: Any) -> float:
+    """The value of a setting, which is positive: the library takes 0 for "unchanged"."""
+    if name not in ("damping", "new_weight"):
+        return integer("settings", name, value, 1, 32)
+    found = real("settings", name, value)
+    if not 0 < found < math.inf:
+        raise InvalidArgument(f"[settings] {name} is {value!r}; it must be > 0 and finite")
+    return found
 
 
 class StepReport:
@@ -146,16 +157,11 @@ class Preconditioner:
     def set_rates(self, layer: int, weight_lr: float, bias_lr: float) -> None:
         check(self._library.dkfac_preconditioner_set_rates(self._handle, layer, weight_lr, bias_lr))
 
-    def set_curvature(self, damping: float, statistics_interval: int, inverse_interval: int,
-                      new_weight: float = 0) -> None:
-        """`new_weight`: 0 leaves it."""
+    def set_curvature(self, **values: float) -> None:
+        """Fields of dkfac_curvature_settings; others stay as they are."""
         settings = initialized(c.CurvatureSettings, self._library.dkfac_curvature_settings_init)
-        settings.damping = real("settings", "damping", damping)
-        if not settings.damping > 0:  # The library takes 0 for "unchanged".
-            raise InvalidArgument(f"[settings] damping is {damping!r}; it must be > 0")
-        settings.statistics_interval = integer("settings", "statistics_interval", statistics_interval, 1, 32)
-        settings.inverse_interval = integer("settings", "inverse_interval", inverse_interval, 1, 32)
-        settings.new_weight = real("settings", "new_weight", new_weight)
+        for name, value in values.items():
+            setattr(settings, name, setting(name, value))
         check(self._library.dkfac_preconditioner_set_curvature(self._handle, byref(settings)))
 
     def describe(self) -> str:

@@ -66,7 +66,7 @@ def train(forward, optimizer, kfac, batch, step, scale=1):
         kfac._given.given.update(damping=0.1 / (1 + step))
         kfac.step()
     else:
-        kfac.settings["damping"] = 0.01 / (1 + step)
+        kfac.damping = 0.01 / (1 + step)
     optimizer.step()
 
 def state(model, optimizer):

@@ -256,7 +256,7 @@ def test_a_changed_setting_holds_for_the_pass_that_drops_records():
     loss_of(model, *batch()).backward()
     for p in model.parameters():
         p.grad.zero_()
-    kfac.settings["damping"] = 0.5
+    kfac.damping = 0.5
     loss_of(model, *batch()).backward()
     optimizer.step()
     assert kfac.last_report.damping == 0.5 == kfac._recorder.settings.applied["damping"]

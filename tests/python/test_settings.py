@@ -2,6 +2,7 @@
 import types
 
 import pytest
+import torch
 
 import dkfac.torch as dkfac
 from dkfac.torch._settings import NAMES, Settings, Unset, UnsetFloat, UnsetInt
@@ -41,11 +42,13 @@ def test_a_step_takes_the_damping_alone():
 
 
 @pytest.mark.parametrize("wrong", [{}, dict(FIRST, dampng=1)])
-def test_other_names_are_refused(wrong):
-    settings = Settings(FIRST, NAMES)
-    settings.values = wrong
-    with pytest.raises(dkfac.InvalidArgument, match="settings"):
-        settings.check()
+def test_a_state_with_other_names_is_refused(wrong):
+    model = torch.nn.Linear(2, 2)
+    kfac = dkfac.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    state = kfac.state_dict()
+    kfac.load_state_dict(state)
+    with pytest.raises(dkfac.DataError, match="settings of the state.*damping, statistics_interval"):
+        kfac.load_state_dict(dict(state, settings=wrong))
 
 
 def test_an_explicit_argument_that_changed_holds_against_a_state():

@@ -29,6 +29,7 @@ class Attached(ModelPreconditioner):
         super().__init__(model, owned=functools.partial(_checks.owned_by, optimizer), **options)
         self.optimizer = optimizer
         self._wrap_step()
+        self._complete = True
 
     def _wrap_step(self) -> None:
         """Replaces optimizer.step by a bound method: schedulers wrap its __func__ and look for marks on it."""
@@ -96,8 +97,8 @@ def attach(model: nn.Module, optimizer: torch.optim.Optimizer, damping: float = 
         not finite) is skipped.
     damping: lambda of (F + lambda I)^-1, where F is that of single samples, whatever the size of the batch.
     statistics_interval, inverse_interval: steps between two updates of the factors, and of the inverses. These and
-        the damping are changed between two steps by `settings` of what attach() returns: a dict with their names, e.g.
-        kfac.settings["damping"] *= 0.9, which the next step uses (an interval: the next forward pass).
+        the damping may be set between two steps, alike on all ranks, e.g. kfac.damping *= 0.9, which the next step
+        uses (an interval: the next forward pass).
     options: fields of Options, which describes each.
     """
     return Attached(model, optimizer, damping=damping, statistics_interval=statistics_interval,

@@ -97,13 +97,6 @@ def patterns(skip_layers: SkipLayers, model: nn.Module) -> list[re.Pattern[str]]
     return found
 
 
-def refuse_settings(settings: Mapping[str, Any], known: Mapping[str, Any]) -> None:
-    if settings.keys() != known.keys():
-        wrong = ", ".join(sorted(map(repr, settings.keys() ^ known.keys())))
-        raise InvalidArgument(f"[settings] {wrong} is not one of the settings, or missing; they are " +
-                              ", ".join(known))
-
-
 def refuse_place(setup: Setup, layers: Sequence[Layer]) -> None:
     """What has changed since attach()."""
     if os.getpid() != setup.process:

@@ -88,6 +88,10 @@ class PeerSettings(Settings):
     def numbers(self) -> dict[str, Any]:
         return {name: value for name, value in self.given.items() if not callable(value)}
 
+    def set(self, name: str, value: Any) -> None:
+        there = {"statistics_interval": "factor_update_steps", "inverse_interval": "inv_update_steps"}
+        raise InvalidArgument(f"[settings] {name} is that of {there[name]} here; set this one")
+
     def _now(self) -> dict[str, Any]:
         damping, decay = self.value("damping"), self.value("factor_decay")
         if not 0 <= decay <= 1:
@@ -189,6 +193,7 @@ class KFACPreconditioner(ModelPreconditioner):
         for layer in self.curved():
             _logger.log(loglevel, 'Registered name="%s": %s', layer.name, layer.module)
         _logger.log(loglevel, "%r", self)
+        self._complete = True
 
     @staticmethod
     def _check(values: Mapping[str, Any], accumulation_steps: int, bucket_mb: float) -> None:
@@ -260,6 +265,10 @@ class KFACPreconditioner(ModelPreconditioner):
     def damping(self) -> float:
         return self._given.value("damping")
 
+    @damping.setter
+    def damping(self, value: Scheduled) -> None:
+        self._set("damping", value)
+
     @property
     def factor_decay(self) -> float:
         return self._given.value("factor_decay")
@@ -268,17 +277,38 @@ class KFACPreconditioner(ModelPreconditioner):
     def kl_clip(self) -> float | None:
         return self._given.value("kl_clip")
 
+    @kl_clip.setter
+    def kl_clip(self, value: float | Callable[[int], float | None] | None) -> None:
+        self._set("kl_clip", value)
+
     @property
     def lr(self) -> float | torch.optim.Optimizer:
         return self._given.value("lr")
+
+    @lr.setter
+    def lr(self, value: Scheduled | torch.optim.Optimizer) -> None:
+        self._set("lr", value)
 
     @property
     def factor_update_steps(self) -> int:
         return self._given.value("factor_update_steps")
 
+    @factor_update_steps.setter
+    def factor_update_steps(self, value: ScheduledInt) -> None:
+        self._set("factor_update_steps", value)
+
     @property
     def inv_update_steps(self) -> int:
         return self._given.value("inv_update_steps")
+
+    @inv_update_steps.setter
+    def inv_update_steps(self, value: ScheduledInt) -> None:
+        self._set("inv_update_steps", value)
+
+    def _set(self, name: str, value: object) -> None:
+        self._check({**self._given.given, name: value}, 1)
+        self._given.given[name] = value
+        self._given.refresh()
 
     def step(self) -> StepReport:
         """Preconditions the gradients of the model in place. They are averaged over ranks already, e.g. by

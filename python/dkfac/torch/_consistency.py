@@ -37,7 +37,7 @@ def _first(parameter: torch.Tensor, handle: RemovableHandle) -> None:
     hooks.update(others)
 
 
-def _level_of_caller() -> int:
+def level_of_caller() -> int:
     """The stack level, for a warning of the function that calls this, of the first frame outside of dkfac and torch."""
     frame, level = sys._getframe(2), 2
     while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] in ("dkfac", "torch"):
@@ -220,4 +220,4 @@ class Consistency:
     def _warn(self, what: object, text: str) -> None:
         if what not in self.told:
             self.told.add(what)
-            warnings.warn(f"[dkfac] {text}", stacklevel=_level_of_caller())
+            warnings.warn(f"[dkfac] {text}", stacklevel=level_of_caller())

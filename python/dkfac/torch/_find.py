@@ -33,6 +33,7 @@ _KINDS: list[tuple[type[nn.Module], type[Layer]]] = [
     (nn.BatchNorm2d, NormLayer), (nn.LayerNorm, NormLayer), (nn.Embedding, EmbeddingLayer)]
 # Of modules that may have curvature.
 CLASSES: list[type[nn.Module]] = [kind for kind, _ in _KINDS] + [nn.MultiheadAttention]
+SKIPPED = "named in skip_layers"
 
 
 def _layer_of(name: str, module: nn.Module, skipped: bool, wanted: Collection[int]) -> list[Layer]:
@@ -45,7 +46,7 @@ def _layer_of(name: str, module: nn.Module, skipped: bool, wanted: Collection[in
     weight = own.get("in_proj_weight" if attention else "weight")
     reason: str | None = None
     if skipped:
-        reason = "named in skip_layers"
+        reason = SKIPPED
     elif make is None and not attention:
         reason = f"{type(module).__name__} has no curvature block"
     elif weight is None:

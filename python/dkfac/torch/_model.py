@@ -4,7 +4,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch import nn
@@ -22,19 +22,22 @@ from ._layers import Layer
 from ._progress import LeftGradients, gradients_of, lacking
 from ._recorder import Recorder
 from ._registered import Registered
+from ._settable import Settable, refuse_unknown
 from ._settings import Settings, Unset, UnsetFloat, UnsetInt
 from ._setup import BatchDim, GradScaler, Scaling, Setup
+from ._telling import Telling
 from ._tensors import device_struct, read
 from ._trained import ModelLayers, Owned
 
 ALL_KINDS = (c.LINEAR, c.CONV2D, c.NORM, c.EMBEDDING)
 
 
-class ModelPreconditioner(Joins):
+class ModelPreconditioner(Joins, Settable):
     """Preconditions the gradients of a model in place; dkfac.torch.attach() describes the arguments. `owned`: returns
     {id: parameter} of those that the optimizer has; a layer that lacks one of them is left alone. Default: all."""
 
     optimizer: Any = None  # Whose step() calls this preconditioner.
+    _complete = False      # The constructor has ended.
 
     def __init__(self, model: nn.Module, *, comm: Comm | None = None, accumulation_steps: int = 1,
                  loss_reduction: str = "mean", grad_scaler: GradScaler | None = None,
@@ -72,10 +75,16 @@ class ModelPreconditioner(Joins):
         ordered = options.get("sharing") == "reduce" or options.get("inverse_method") == "ekfac"
         layers = ModelLayers(model, functools.partial(find_layers, model, skip, kinds, ordered), owned, batch_dim == 1)
         self._recorder = Recorder(setup, settings, layers, make)
-        self._left = LeftGradients()
+        self._left, self._telling = LeftGradients(), Telling(self.options)
         self.steps = 0
         self.last_report: StepReport | None = None
         _copies.clean(model)
+
+    if not TYPE_CHECKING:  # Else type checkers would accept any name.
+        def __setattr__(self, name: str, value: object) -> None:
+            if self._complete:
+                refuse_unknown(self, name)
+            super().__setattr__(name, value)
 
     # --- what it has --------------------------------------------------------------------------------------------------
 
@@ -98,15 +107,6 @@ class ModelPreconditioner(Joins):
     def curved(self) -> list[Layer]:
         """The layers whose gradients are preconditioned."""
         return self._recorder.layers.curved()
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The damping and the two intervals, which may be changed between two steps."""
-        return self._recorder.settings.values
-
-    @settings.setter
-    def settings(self, values: dict[str, Any]) -> None:
-        self._recorder.settings.values = values
 
     @property
     def _library(self) -> Preconditioner | None:
@@ -153,6 +153,7 @@ class ModelPreconditioner(Joins):
         if report.updated:
             registered.gradients.write_back()
         registered.gradients.release()
+        self._telling.step(self._recorder, report)
         self._left.keep(gradients_of(self.curved()))
         recorder.end_step()
         self.steps += 1
@@ -212,6 +213,12 @@ class ModelPreconditioner(Joins):
         """A table of the layers, with the reason why a layer has no curvature."""
         return self._recorder.layers.lines(self._library.describe() if self._library is not None else None)
 
+    def summary(self) -> str:
+        """What is done, in one line, which the first step with statistics logs: the share of the trained parameters
+        that has curvature and why the others have none, forms of factors, intervals, memory and the cost of that
+        step."""
+        return self._telling.summary(self._recorder)
+
     def reasons(self) -> dict[str, str]:
         """{name: reason} of the parameters that get the first-order update."""
         return self._recorder.layers.reasons()
@@ -234,9 +241,8 @@ class ModelPreconditioner(Joins):
     def __repr__(self) -> str:
         curved = len(self.curved())
         return (f"{type(self).__name__}({curved} layers with curvature, {len(self.layers) - curved} without, "
-                f"steps={self.steps}, damping={self.settings['damping']:g}, "
-                f"statistics_interval={self.settings['statistics_interval']}, "
-                f"inverse_interval={self.settings['inverse_interval']}, comm={self.comm!r})")
+                f"steps={self.steps}, damping={self.damping:g}, statistics_interval={self.statistics_interval}, "
+                f"inverse_interval={self.inverse_interval}, comm={self.comm!r})")
 
     # --- state --------------------------------------------------------------------------------------------------------
 
@@ -267,8 +273,8 @@ class ModelPreconditioner(Joins):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Before the first pass, or between two steps; collective after the first pass. A state that was saved before
         the first pass has no curvature: training begins anew with it. Damping and intervals are those of the state,
-        except for arguments that were passed here and differ from those that the saved run was given; what `settings`
-        is to have instead is set after this."""
+        except for arguments that were passed here and differ from those that the saved run was given; what is to
+        differ otherwise is set after this."""
         self.check_state(state)
         recorder, anew = self._recorder, state["state"] is None
         recorder.settings.merge(state)

@@ -19,6 +19,7 @@ from . import _checks, _savers
 from ._join import Joins
 from ._model import ModelPreconditioner
 from ._options import Options, describe
+from ._settable import Settable, refuse_misspelt
 from ._settings import UnsetFloat, UnsetInt
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def _refuse_unused(update: str, given: Mapping[str, Mapping[str, tuple[Any, Any]
 
 
 @describe(Options)
-class KFAC(Joins, torch.optim.Optimizer):
+class KFAC(Joins, Settable, torch.optim.Optimizer):
     """Gradients that are preconditioned by K-FAC, and what updates the weights with them, as one optimizer of a model.
 
     update: "momentum", torch.optim.SGD with `momentum` and `nesterov`; or "adamw", torch.optim.AdamW with `betas` and
@@ -74,6 +75,13 @@ class KFAC(Joins, torch.optim.Optimizer):
             model, damping=damping, statistics_interval=statistics_interval, inverse_interval=inverse_interval,
             owned=functools.partial(_checks.owned_by, self), **options)
         self.preconditioner.optimizer = weakref.proxy(self)
+        self.preconditioner._complete = True
+
+    if not TYPE_CHECKING:
+        def __setattr__(self, name: str, value: object) -> None:
+            if "preconditioner" in vars(self):
+                refuse_misspelt(self, name, self.defaults)
+            super().__setattr__(name, value)
 
     def _joined(self) -> ModelPreconditioner:
         return self.preconditioner

@@ -2,15 +2,16 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
-from .._library import DataError, Error
+from .._library import DataError, Error, integer
 from .._preconditioner import Preconditioner
 from . import _capture, _checks, _compiled, _messages
+from ._clock import Clock
 from ._consistency import UNRECORDED, Consistency
 from ._gradients import WIDE, any_nonzero
 from ._join import Joining
@@ -30,7 +31,7 @@ class Recorder:
     def __init__(self, setup: Setup, settings: Settings, layers: ModelLayers,
                  make: Callable[[], Preconditioner]) -> None:
         self.setup, self.settings, self.layers, self._make = setup, settings, layers, make
-        self.passes = Passes()
+        self.passes, self.clock = Passes(), Clock()
         self.uncaught = Uncaught(self.passes)
         self.joining = Joining(setup)
         self.registered: Registered | None = None
@@ -79,7 +80,8 @@ class Recorder:
     def build(self) -> Registered:
         """Registers the layers as the first pass has used them; collective over the ranks."""
         self.layers.settle()
-        registered = self.register()
+        with self.clock.aside():
+            registered = self.register()
         if self.pending is not None:
             try:
                 registered.compare(self.pending)
@@ -91,8 +93,20 @@ class Recorder:
         return registered
 
     def register(self) -> Registered:
-        self.registered = Registered(self.setup, self._make(), self.layers.all, self.layers.unseen)
+        library = self._make()
+        library.set_curvature(micro_batches=self.setup.accumulation_steps)
+        self.registered = Registered(self.setup, library, self.layers.all, self.layers.unseen)
         return self.registered
+
+    def accumulate(self, steps: int) -> None:
+        """Sets the number of passes of a step."""
+        steps = integer("settings", "accumulation_steps", steps, 1, 32)
+        if self.recorded():
+            raise Error("[settings] accumulation_steps is set within a step, of which passes are recorded; set it "
+                        "after the step, or call reset_batch() first")
+        self.setup.accumulation_steps = steps
+        if self.registered is not None:
+            self.registered.library.set_curvature(micro_batches=steps)
 
     def load_pending(self) -> None:
         pending, self.pending = self.pending, None
@@ -105,6 +119,11 @@ class Recorder:
             raise Error(f"[dkfac] layer '{layer.name}': {reason}, unlike in the first pass; name it in skip_layers")
         for one in (layer, *layer.parts.values()):
             one.reason = reason
+
+    def _search(self, tensors: Sequence[object], whole: bool) -> None:
+        with self.clock.aside():
+            found = self.consistency.search(tensors, whole)
+        self._give_up_all(found)
 
     def _give_up_all(self, found: Mapping[Layer, str]) -> None:
         """Layers have uses that are not recorded, {layer: reason}. Once layers are registered, the step decides."""
@@ -122,6 +141,7 @@ class Recorder:
         _compiled.refuse()
         if _compiled.makes_graph():
             return
+        self.clock.begin()
         _checks.refuse_pass(model)
         self.joining.enter(model)
         _checks.refuse_place(self.setup, self.layers.watched)
@@ -138,7 +158,7 @@ class Recorder:
         one = self.passes.current
         if self.passes.inside and one is not None:
             results = _capture.results(out)
-            self._give_up_all(self.consistency.search(results, whole=False))
+            self._search(results, whole=False)
             for tensor in results:
                 tensor.register_hook(lambda grad: self.passes.turn_back(one))
         self.passes.inside = False
@@ -186,7 +206,8 @@ class Recorder:
             raise Error(f"[dkfac] the input of layer '{layer.name}' was changed in place before its backward pass; "
                         "change a copy of it")
         grad = grad.detach() if grad.requires_grad else grad
-        self.consistency.arrived(use, grad)
+        with self.clock.aside():
+            self.consistency.arrived(use, grad)
         if self.joining.active:
             self.joining.deferred.append((use, grad))
             return
@@ -199,7 +220,7 @@ class Recorder:
             return
         if self.passes.current is not None:
             self.passes.current.backward = True
-        self._give_up_all(self.consistency.search(tensors, whole=True))
+        self._search(tensors, whole=True)
 
     def _record(self, registered: Registered, use: Use, grad: torch.Tensor) -> None:
         """A record of a pass arrives. One that began after all those of a step replaces them: they got no step. Until
@@ -222,7 +243,7 @@ class Recorder:
 
     def apply_settings(self, force: bool = False) -> None:
         """Passes changed settings on, unless records were made under the old ones."""
-        self.settings.check()
+        self.settings.refresh()
         if self.registered is not None and not self.recorded():
             self.settings.apply(self.registered.library, force)
 
@@ -244,7 +265,8 @@ class Recorder:
         for layer in self.layers.all:
             if layer.reason is None:
                 registered.records.fill(layer, self.joining.ranks, self.joining.without_data)
-        self.consistency.check(self.setup, self.joining.ranks)
+        with self.clock.aside():
+            self.consistency.check(self.setup, self.joining.ranks)
 
     def record_deferred(self, registered: Registered) -> None:
         deferred, self.joining.deferred = self.joining.deferred, []
@@ -258,6 +280,7 @@ class Recorder:
         self.consistency.restart()
 
     def end_step(self) -> None:
+        self.clock.end_step()
         _capture.deactivate(self)
         if self.registered is not None:
             self.registered.records.clear()

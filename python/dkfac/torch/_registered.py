@@ -33,6 +33,7 @@ class Registered:
         if notice:
             warnings.warn(notice, stacklevel=2)
         self.layers = layers
+        self.told = False  # What is done with them.
         self.records = StepRecords(setup, library)
         self.comparison = GradientComparison(setup.comm, setup.device)
 

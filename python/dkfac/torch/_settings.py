@@ -4,8 +4,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from .._preconditioner import Preconditioner
-from . import _checks
+from .._preconditioner import Preconditioner, setting
 
 NAMES = ("damping", "statistics_interval", "inverse_interval")
 
@@ -24,7 +23,7 @@ class UnsetInt(Unset, int):
 
 
 class Settings:
-    """`values`, which the user may change; those that the library has; and the arguments that they began with."""
+    """`values`, which the user may set; those that the library has; and the arguments that they began with."""
 
     def __init__(self, arguments: Mapping[str, Any], explicit: Collection[str]) -> None:
         self.arguments = dict(arguments)
@@ -32,12 +31,11 @@ class Settings:
         self.values: dict[str, Any] = dict(arguments)
         self.applied: dict[str, Any] = dict(arguments)
 
+    def set(self, name: str, value: Any) -> None:
+        self.values[name] = setting(name, value)
+
     def refresh(self) -> None:
         """Computes the values, where something else than the user does."""
-
-    def check(self) -> None:
-        self.refresh()
-        _checks.refuse_settings(self.values, self.applied)
 
     def apply(self, library: Preconditioner, force: bool = False) -> None:
         """Passes changed settings on."""

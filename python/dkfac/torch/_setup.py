@@ -1,4 +1,4 @@
-"""What attach() is told of a training loop, fixed from then on."""
+"""What attach() is told of a training loop."""
 from __future__ import annotations
 
 import os
@@ -25,12 +25,12 @@ BatchDim = Union[int, Callable[..., int]]
 Scaling = Callable[[Layer, int], tuple[int, float]]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Setup:
     model: nn.Module
     comm: Comm
     device: torch.device
-    accumulation_steps: int
+    accumulation_steps: int  # It may change between two steps; all else is fixed.
     loss_reduction: str
     grad_scaler: GradScaler | None
     batch_dim: BatchDim

@@ -11,6 +11,7 @@ from .._comm import Comm
 from .._library import DataError
 from .._preconditioner import Preconditioner
 from ._layers import ConvLayer, Layer
+from ._settings import NAMES
 from ._tensors import view_of
 
 State = dict[str, Any]
@@ -32,6 +33,9 @@ def save(preconditioner: Preconditioner) -> State:
 def check(state: object, comm: Comm) -> None:
     if not isinstance(state, dict) or not set(state) >= _KEYS or state["version"] != 1:
         raise DataError("[load_state_dict] this is no state of dkfac.torch of version 1")
+    if set(state["settings"]) != set(NAMES):
+        raise DataError(f"[load_state_dict] the settings of the state are {', '.join(state['settings'])}; they must be "
+                        + ", ".join(NAMES))
     if (state["rank"], state["ranks"]) != (comm.rank, comm.size):
         raise DataError(f"[load_state_dict] the state is of rank {state['rank']} of {state['ranks']}, this is rank "
                         f"{comm.rank} of {comm.size}; resume with as many ranks, each with its own state")

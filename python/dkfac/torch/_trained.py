@@ -49,8 +49,17 @@ class ModelLayers:
                                   "first")
         self.all, self.watched = layers, watched
         self.by_weight = {id(layer.weight): layer for layer in watched}
-        self._known = {id(p): p for p in self._model.parameters()
-                       if p.requires_grad and (owned is None or id(p) in owned)}
+        self._known = {id(p): p for _, p in self.trained()}
+
+    def trained(self) -> list[tuple[str, nn.Parameter]]:
+        """Parameters that are trained now, with their names."""
+        owned = self._owns()
+        return [(name, p) for name, p in self._model.named_parameters()
+                if p.requires_grad and (owned is None or id(p) in owned)]
+
+    def frozen(self) -> int:
+        """The number of frozen parameters."""
+        return sum(p.numel() for p in self._model.parameters() if not p.requires_grad)
 
     def settle(self) -> None:
         """Fixes the layers as the first pass has used them: parts of a weight in its place."""

@@ -1,0 +1,94 @@
+"""Which share of the trained parameters has curvature, and why the others have none."""
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ._find import SKIPPED
+from ._layers import Layer
+from ._trained import ModelLayers
+
+_REASONS, _NAMES = 5, 3  # That are listed, and names of layers of each.
+
+
+def number(count: float) -> str:
+    """Three digits and the prefix of a power of 1000, e.g. "25.6 M"."""
+    prefix = 0
+    while count >= 999.5 and prefix < 4:
+        count, prefix = count / 1000, prefix + 1
+    return f"{count:.3g}{('', ' k', ' M', ' G', ' T')[prefix]}"
+
+
+def percent(part: float, whole: float) -> str:
+    """0 and 100 are nothing and all, not what is rounded to them."""
+    share = 100 * part / whole if whole else 0.0
+    if part < whole:
+        share = min(share, 99.9)
+    return f"{share:.1g} %" if 0 < share < 0.1 else f"{share:.1f} %"
+
+
+@dataclass
+class Coverage:
+    """Numbers of parameters that are trained, of those with curvature, and of frozen ones; layers with curvature; and
+    what has none: {reason: [(parameters, name)]}."""
+
+    trained: int = 0
+    curved: int = 0
+    frozen: int = 0
+    layers: list[Layer] = field(default_factory=list)
+    without: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
+
+    def add(self, reason: str, count: int, name: str) -> None:
+        self.without.setdefault(reason, []).append((count, name))
+
+    def lacking(self, reason: str) -> int:
+        return sum(count for count, _ in self.without.get(reason, ()))
+
+    def wanted(self) -> int:
+        """Trained parameters but for those that the user has left to the optimizer."""
+        return self.trained - self.lacking(SKIPPED)
+
+    def share(self) -> str:
+        return f"{percent(self.curved, self.trained)} of {number(self.trained)} trained parameters"
+
+    def reasons(self) -> str:
+        """In the order of the parameters that they concern, each with its largest layers."""
+        ordered = sorted(self.without, key=self.lacking, reverse=True)
+        texts = []
+        for reason in ordered[:_REASONS]:
+            names = [name for _, name in sorted(self.without[reason], key=lambda one: -one[0])]
+            shown = f"{len(names)} layers, e.g. " if len(names) > _NAMES else ""
+            texts.append(f"{percent(self.lacking(reason), self.trained)} {reason} ({shown}{', '.join(names[:_NAMES])})")
+        if len(ordered) > _REASONS:
+            rest = sum(map(self.lacking, ordered[_REASONS:]))
+            texts.append(f"{percent(rest, self.trained)} for other reasons")
+        return "; ".join(texts)
+
+
+def coverage_of(layers: ModelLayers, alone: bool) -> Coverage:
+    """`alone`: on one rank, where a layer that no pass has used keeps its gradient."""
+    trained = layers.trained()
+    left = {id(p): p.numel() for _, p in trained}
+    found = Coverage(trained=sum(left.values()), frozen=layers.frozen())
+
+    def take(layer: Layer) -> int:
+        """Its parameters that were not counted before."""
+        total = 0
+        for p in layer.parameters():
+            part = p.numel() if layer.rows is None else p.numel() * (layer.rows[1] - layer.rows[0]) // p.shape[0]
+            count = min(part, left.get(id(p), 0))
+            if count:
+                left[id(p)] -= count
+            total += count
+        return total
+    for layer in layers.all:
+        count = take(layer)
+        if count and layer.curved and (layer.valid or not alone):
+            found.curved += count
+            found.layers.append(layer)
+        elif count:
+            reason = layer.reason or layer.left or "used by no pass so far"
+            found.add("shares a parameter" if reason.startswith("shares a parameter") else reason, count, layer.name)
+    for name, p in trained:
+        if left[id(p)]:
+            found.add("trained from the next pass on", left[id(p)], name)
+    return found

@@ -1,0 +1,97 @@
+"""The settings as properties, and an error where something else is assigned."""
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from ._options import Options, documented
+
+if TYPE_CHECKING:
+    from ._model import ModelPreconditioner
+
+
+class Settable:
+    """What may change between two steps, alike on all ranks. A value that cannot be is refused when it is assigned."""
+
+    def _joined(self) -> ModelPreconditioner:
+        raise NotImplementedError
+
+    @property
+    def damping(self) -> float:
+        """lambda of (F + lambda I)^-1; the next step uses it."""
+        return float(self._joined()._recorder.settings.values["damping"])
+
+    @damping.setter
+    def damping(self, value: float) -> None:
+        self._joined()._recorder.settings.set("damping", value)
+
+    @property
+    def statistics_interval(self) -> int:
+        """Steps between two updates of the factors; the next forward pass uses it."""
+        return int(self._joined()._recorder.settings.values["statistics_interval"])
+
+    @statistics_interval.setter
+    def statistics_interval(self, value: int) -> None:
+        self._joined()._recorder.settings.set("statistics_interval", value)
+
+    @property
+    def inverse_interval(self) -> int:
+        """Steps between two updates of the inverses; the next forward pass uses it."""
+        return int(self._joined()._recorder.settings.values["inverse_interval"])
+
+    @inverse_interval.setter
+    def inverse_interval(self, value: int) -> None:
+        self._joined()._recorder.settings.set("inverse_interval", value)
+
+    @property
+    def accumulation_steps(self) -> int:
+        """Passes of a step. It is set between two steps, and is no part of the state: the loop decides it."""
+        return self._joined()._recorder.setup.accumulation_steps
+
+    @accumulation_steps.setter
+    def accumulation_steps(self, value: int) -> None:
+        self._joined()._recorder.accumulate(value)
+
+
+def _settable(owner: object) -> list[str]:
+    found = {name: getattr(type(owner), name) for name in dir(type(owner)) if not name.startswith("_")}
+    return [name for name, value in found.items() if isinstance(value, property) and value.fset is not None
+            and name != "steps"]
+
+
+def _known(owner: object, name: str) -> bool:
+    return name.startswith("_") or name in vars(owner) or hasattr(type(owner), name)
+
+
+def refuse_unknown(owner: object, name: str) -> None:
+    """Raises AttributeError where a preconditioner has no such attribute. Classes of users, which derive from it, may
+    have others."""
+    if _known(owner, name) or type(owner).__module__.split(".")[0] != "dkfac":
+        return
+    if name in documented(Options):
+        raise AttributeError(f"[dkfac] {name} is fixed while {type(owner).__name__} lives: pass it to attach(), or to "
+                             "the class, when it is made")
+    raise AttributeError(f"[dkfac] {type(owner).__name__} has no attribute {name!r}{_near(name, _settable(owner))}; "
+                         f"what may be set is {', '.join(_settable(owner))}")
+
+
+def refuse_misspelt(owner: object, name: str, groups: Collection[str]) -> None:
+    """The same of an optimizer, to which frameworks assign attributes of theirs: where the name is that of an option
+    or one of the parameter `groups`, or nearly that of a setting."""
+    if _known(owner, name):
+        return
+    if name in groups:
+        raise AttributeError(f"[dkfac] {name} is set in param_groups of the optimizer, e.g. for group in "
+                             f"optimizer.param_groups: group[{name!r}] = ...")
+    settable = _settable(owner)
+    if name in documented(Options):
+        raise AttributeError(f"[dkfac] {name} is fixed while the optimizer lives: pass it when it is made; what may be "
+                             f"set is {', '.join(settable)}")
+    if difflib.get_close_matches(name, settable, 1, 0.75):
+        raise AttributeError(f"[dkfac] {type(owner).__name__} has no attribute {name!r}{_near(name, settable)}")
+
+
+def _near(name: str, names: Collection[str]) -> str:
+    found = difflib.get_close_matches(name, names, 2)
+    return f"; did you mean {' or '.join(found)}?" if found else ""

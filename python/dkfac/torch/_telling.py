@@ -1,0 +1,152 @@
+"""What a preconditioner says by itself: once what it does, and where nothing is trained."""
+from __future__ import annotations
+
+import collections
+import logging
+import re
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from .. import _structs as c
+from .._preconditioner import StepReport
+from ._consistency import level_of_caller
+from ._cost import Cost
+from ._coverage import Coverage, coverage_of, number
+from ._find import CLASSES
+from ._recorder import Recorder
+
+REJECTED = 10  # Steps in a row, before they are told.
+SMALL = 0.5    # Below this share, more parameters move by plain gradients than by K-FAC, at one rate for both.
+_logger = logging.getLogger("dkfac.torch")
+
+
+def _warn(text: str) -> None:
+    warnings.warn(f"[dkfac] {text}", stacklevel=level_of_caller())
+
+
+def _rows(table: str, title: str) -> Iterator[dict[str, str]]:
+    """Rows of the part of describe() whose first column has this title: {title of a column: cell}."""
+    titles: list[str] = []
+    for line in table.splitlines():
+        cells = re.split(" {2,}", line)
+        if cells[0] == title:
+            titles = cells
+        elif titles and not line:
+            return
+        elif titles:
+            yield dict(zip(titles, cells))
+
+
+def _forms(found: Coverage, table: str) -> str:
+    """How many factors are kept in which form."""
+    names, count = {layer.name for layer in found.layers}, collections.Counter[str]()
+    for row in _rows(table, "layer"):
+        if row["layer"] in names:
+            for cell in (row.get("A", "-"), row.get("G", "-")):  # "512 low rank of 64", or "-".
+                count.update(re.findall(r"^\d+ (.+?)(?: of \d+)?$", cell))
+    parts = [f"{n} {form}" for form, n in count.most_common()]
+    norms = sum(layer.kind == c.NORM for layer in found.layers)
+    return f"factors: {', '.join(parts) or 'none'}" + (f"; normalisations: {norms}" if norms else "")
+
+
+def _memory(table: str, rank: int, ranks: int) -> str:
+    kept = ""
+    for row in _rows(table, "rank"):  # "3", or "0 to 15".
+        first, _, last = row["rank"].partition(" to ")
+        if int(first) <= rank <= int(last or first):
+            kept = row["sum"]
+    buffers = [row["bytes"] for row in _rows(table, "buffers of this rank")][-1:]
+    return (f"memory {kept}" + "".join(f" and {one} of buffers" for one in buffers)
+            + (f" on rank {rank} of {ranks}" if ranks > 1 else ""))
+
+
+def _every(interval: int) -> str:
+    return "every step" if interval == 1 else f"every {interval} steps"
+
+
+class Telling:
+    """Remembers what was said. Rank 0 speaks for all."""
+
+    def __init__(self, options: c.CurvatureOptions) -> None:
+        self._adaptive = options.staleness != c.STALENESS["fixed"]
+        self._cost = Cost(timed=not self._adaptive and not options.stagger_inverses)
+        self._rejected = 0  # The last steps, in a row.
+
+    def step(self, recorder: Recorder, report: StepReport) -> None:
+        """A step of the library has ended, before the recorder's."""
+        speaks, registered = recorder.setup.comm.rank == 0, recorder.registered
+        self._rejected = self._rejected + 1 if report.rejected else 0
+        if self._rejected == REJECTED and speaks:
+            _warn(_rejection(recorder, report))
+        if report.rejected:
+            return
+        if recorder.setup.device.type == "cpu":  # Elsewhere the host does not wait.
+            self._cost.add(report, recorder.clock.seconds())
+        nothing = not recorder.layers.curved()  # Then no step has statistics.
+        if registered is None or registered.told or not (report.statistics_refreshed or nothing):
+            return
+        registered.told = True
+        self._cost.flops = report.flops
+        if speaks:
+            _logger.info("[dkfac] %s", self.summary(recorder))
+            text = _small(coverage_of(recorder.layers, recorder.setup.comm.size == 1))
+            if text:
+                _warn(text)
+
+    def summary(self, recorder: Recorder) -> str:
+        comm, settings, registered = recorder.setup.comm, recorder.settings.values, recorder.registered
+        found = coverage_of(recorder.layers, registered is not None and comm.size == 1)
+        table = registered.library.describe() if registered is not None else ""
+        parts = [f"curvature of {found.share()} in {len(found.layers)} layers"]
+        if table:
+            parts[0] += f" ({_forms(found, table)})"
+        if found.without:
+            parts.append(f"without: {found.reasons()}")
+        if found.frozen:
+            parts.append(f"{number(found.frozen)} are frozen")
+        rule = "at adaptive intervals" if self._adaptive else _every(settings["statistics_interval"])
+        parts.append(f"damping {settings['damping']:g}, statistics {rule}, inverses "
+                     + ("with them" if self._adaptive else _every(settings["inverse_interval"])))
+        if table:
+            parts.append(_memory(table, comm.rank, comm.size))
+            parts.append(self._cost.text(recorder.settings.applied))
+        return ". ".join(parts)
+
+
+def _small(found: Coverage) -> str | None:
+    """A warning where K-FAC does little."""
+    if found.curved == 0:
+        why = found.reasons() or "all are frozen, or the optimizer does not have them"
+        kinds = ", ".join(kind.__name__ for kind in CLASSES)
+        return (f"no parameter has curvature, so every step is that of the optimizer alone: {why}. Layers of these "
+                f"classes can have curvature: {kinds}; detach() where none of them is meant")
+    if found.curved < SMALL * found.wanted():
+        return (f"only {found.share()} have curvature: {found.reasons()}. The others get the update of the optimizer "
+                "alone, at the same rate; name in skip_layers what is meant to be without, which ends this warning")
+    return None
+
+
+def _rejection(recorder: Recorder, report: StepReport) -> str:
+    causes: Mapping[str, int] = {"a statistic": report.nonfinite_statistic, "a gradient":
+                                 report.nonfinite_gradient + report.data_error, "the loss": report.nonfinite_loss}
+    what = " and ".join(name for name, ranks in causes.items() if ranks)
+    broken = _not_finite(recorder.setup.model)
+    if broken is not None:
+        advice = (f"'{broken}' of the model is not finite itself, so no later step can be: go back to a checkpoint, "
+                  "with a lower rate, a larger damping, or kl_clip")
+    else:
+        advice = ("all weights are finite, so the loss or its scale overflows: look at the loss and the batches, and "
+                  "lower the loss scale")
+    return f"{REJECTED} steps in a row were rejected, and changed nothing, since {what} was not finite; {advice}"
+
+
+def _not_finite(model: torch.nn.Module) -> str | None:
+    """The name of the first parameter or buffer that has a NaN or an infinity."""
+    tensors: list[tuple[str, Any]] = [*model.named_parameters(), *model.named_buffers()]
+    for name, tensor in tensors:
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor.detach()).all()):
+            return name
+    return None

@@ -1,0 +1,266 @@
+"""What is done is said once, and warned of where it is nothing, or little."""
+import logging
+import math
+import re
+import time
+import types
+
+import pytest
+import torch
+from torch import nn
+
+import dkfac.torch as dkfac
+from dkfac.torch._clock import Clock
+from dkfac.torch._cost import Cost
+from dkfac.torch._coverage import number, percent
+from dkfac.torch._telling import REJECTED
+from support import told
+from test_ranks import run_ranks
+
+
+def conv_net():
+    torch.manual_seed(2)
+    return nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.PReLU(4), nn.Flatten(), nn.Linear(64, 10))
+
+
+def train(model, x, steps=1, optimizer=None, kfac=None, loss=lambda out: out.square().mean(), **options):
+    """Attaches, unless it is given a preconditioner, and trains. Returns it with the optimizer."""
+    if kfac is None:
+        optimizer = torch.optim.SGD((p for p in model.parameters() if p.requires_grad), lr=0.01)
+        kfac = dkfac.attach(model, optimizer, **options)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss(model(x)).backward()
+        optimizer.step()
+    return kfac, optimizer
+
+
+@pytest.fixture
+def lines(caplog):
+    """What was logged of a summary."""
+    caplog.set_level(logging.INFO, logger="dkfac.torch")
+    return lambda: [r.getMessage() for r in caplog.records if r.name == "dkfac.torch" and r.levelno == logging.INFO]
+
+
+def test_the_first_step_with_statistics_says_what_is_done(lines):
+    model, x = conv_net(), torch.randn(6, 1, 6, 6)
+    with told() as texts:
+        kfac, optimizer = train(model, x, 0, statistics_interval=2, inverse_interval=8, damping=0.25)
+        assert lines() == []
+        train(model, x, 1, optimizer, kfac)
+        said, = lines()
+        train(model, x, 4, optimizer, kfac)
+    assert lines() == [said] and texts == []
+    total = sum(p.numel() for p in model.parameters())
+    assert said.startswith(f"[dkfac] curvature of {100 * (total - 4) / total:.1f} % of {total} trained parameters in 3 "
+                           "layers (factors: 4 ")
+    for part in ("normalisations: 1)", f"without: {400 / total:.1f} % PReLU has no curvature block (2.weight)",
+                 "damping 0.25, statistics every 2 steps, inverses every 8 steps"):
+        assert part in said, part
+    flops, ratio = re.search(r"cost: ([\d.]+) kFLOP.* m?s of statistics, .* on average ([\d.]+) of", said).groups()
+    assert float(flops) > 0 and 0 < float(ratio) < 1000
+    assert "by the clock of the first step" in said and "by the least times of 5 steps" in kfac.summary()
+    assert kfac.summary().split(" cost: ")[0] == said[len("[dkfac] "):].split(" cost: ")[0]
+    kfac.damping, kfac.statistics_interval = 0.5, 1
+    assert "damping 0.5, statistics every step" in kfac.summary()
+
+
+def test_memory_is_that_of_the_state_and_of_the_buffers():
+    kfac, _ = train(conv_net(), torch.randn(6, 1, 6, 6))
+    kept, buffers = re.search(r"memory ([\d.]+) KiB and ([\d.]+) KiB of buffers", kfac.summary()).groups()
+    assert float(kept) == pytest.approx(kfac.memory_usage()["total"] / 1024, abs=0.3)  # Its numbers, one decimal.
+    assert float(buffers) > 0
+
+
+def test_forms_of_factors():
+    model = nn.Sequential(nn.Embedding(30, 5), nn.LayerNorm(5), nn.Linear(5, 3))
+    x = torch.arange(24).reshape(4, 6)
+    for method, shown in (("eigen", "factors: 3 eigen, 1 diagonal; normalisations: 1"),
+                          ("cholesky", r"factors: 3 (inverse|Cholesky), 1 diagonal; normalisations: 1")):
+        kfac, _ = train(model, x, inverse_method=method)
+        assert re.search(shown, kfac.summary())
+        kfac.detach()
+
+
+class Tied(nn.Module):
+    """A table whose weight is also that of the head, and cross attention, whose projection is used in parts."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.head = nn.Embedding(20, 8), nn.Linear(8, 20, bias=False)
+        self.head.weight = self.table.weight
+        self.attention, self.unused = nn.MultiheadAttention(8, 2, batch_first=True), nn.Linear(7, 3)
+        self.frozen, self.named = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.frozen.requires_grad_(False)
+
+    def forward(self, x):
+        h = self.table(x)
+        h = self.attention(h, h.flip(1), h.flip(1))[0]
+        return self.head(self.named(self.frozen(h)))
+
+
+def test_every_parameter_is_counted_once():
+    model, x = Tied(), torch.arange(12).reshape(3, 4)
+    kfac, _ = train(model, x, skip_layers="named")
+    kinds = {"attention": 4 * 8 * 8 + 4 * 8, "table": 160, "unused": 24, "named": 72}
+    total = sum(kinds.values())
+    text = kfac.summary()
+    assert text.startswith(f"curvature of {percent(kinds['attention'], total)} of {total} trained parameters in 4 "
+                           "layers")  # Rows of queries, of keys, of values; the projection of the output.
+    for reason, name in (("shares a parameter (table)", "table"), ("used by no pass so far (unused)", "unused"),
+                         ("named in skip_layers (named)", "named")):
+        assert f"{percent(kinds[name], total)} {reason}" in text
+    assert ". 72 are frozen. " in text
+
+
+def test_layers_that_come_later_are_said_anew(lines):
+    model, x = conv_net(), torch.randn(6, 1, 6, 6)
+    model[0].requires_grad_(False)
+    kfac, optimizer = train(model, x)
+    model[0].requires_grad_(True)
+    optimizer.add_param_group({"params": model[0].parameters()})
+    with pytest.warns(UserWarning, match="trained from this pass on"):
+        train(model, x, 2, optimizer, kfac)
+    assert [line.split(" layers")[0][-1] for line in lines()] == ["2", "3"]
+
+
+def test_no_curvature_at_all_is_told():
+    model = nn.Sequential(nn.PReLU(4), nn.GroupNorm(2, 4))
+    with told() as texts:
+        train(model, torch.randn(5, 4), 3)
+    text, = texts
+    assert "no parameter has curvature, so every step is that of the optimizer alone" in text
+    assert "66.7 % GroupNorm has no curvature block (1.weight, 1.bias)" in text and "can have curvature: Linear, Conv2d" in text
+    with told() as texts:
+        train(nn.Sequential(nn.PReLU(4), nn.Linear(4, 4)), torch.randn(5, 4), 3)
+    assert texts == []  # Control.
+
+
+class Gain(nn.Module):
+    """A Linear of 20 parameters, and some that have no curvature."""
+
+    def __init__(self, others):
+        super().__init__()
+        self.linear, self.gain = nn.Linear(4, 4), nn.ParameterList([nn.Parameter(torch.ones(others))])
+
+    def forward(self, x):
+        return self.linear(x) * self.gain[0].mean()
+
+
+@pytest.mark.parametrize("others, options, small", [(21, {}, True), (20, {}, False), (21, {"skip_layers": "^gain"},
+                                                                                      False)])
+def test_a_small_share_is_told(others, options, small):
+    with told() as texts:
+        kfac, _ = train(Gain(others), torch.randn(5, 4), 3, **options)
+    assert len(texts) == small
+    if small:
+        assert f"only {percent(20, 41)} of 41 trained parameters have curvature: " in texts[0]
+        assert "ParameterList has no curvature block (gain.0)" in texts[0] and "skip_layers" in texts[0]
+    assert f"curvature of {percent(20, 20 + others)} of" in kfac.summary()
+
+
+def diverge(form, steps, weights, recover_at=()):
+    """Steps whose loss is not finite, but for some. Returns what was told, and the first and the last weights."""
+    torch.manual_seed(3)
+    model, x = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)), torch.randn(5, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    if form == "KFAC":
+        optimizer = dkfac.KFAC(model, 0.01)
+    kfac = dkfac.KFACPreconditioner(model) if form == "KFACPreconditioner" else None
+    if form == "attach":
+        dkfac.attach(model, optimizer)
+    if weights == "broken":
+        with torch.no_grad():
+            model[2].weight[0, 0] = math.nan
+    with told() as texts:
+        for turn in range(steps):
+            optimizer.zero_grad()
+            factor = 1.0 if turn in recover_at or weights == "broken" else math.inf
+            (model(x).square().mean() * factor).backward()
+            if kfac is None or not kfac.step().rejected:
+                optimizer.step()
+    return texts
+
+
+@pytest.mark.parametrize("form", ["attach", "KFAC", "KFACPreconditioner"])
+def test_steps_that_are_rejected_in_a_row_are_told_once(form):
+    text, = diverge(form, 25, "finite")
+    assert text.startswith("[dkfac] 10 steps in a row were rejected, and changed nothing, since a statistic and a "
+                           "gradient was not finite; all weights are finite")
+    text, = diverge(form, REJECTED, "broken")
+    assert "'2.weight' of the model is not finite itself" in text and "checkpoint" in text
+    assert diverge(form, REJECTED - 1, "broken") == []  # Controls.
+    assert diverge(form, 25, "finite", recover_at=(0, 9, 18)) == []
+
+
+def test_a_second_row_of_rejected_steps_is_told_again():
+    assert len(diverge("attach", 35, "finite", recover_at=(14,))) == 2
+
+
+RANKS = """
+import logging, sys, warnings, torch
+import torch.distributed as dist
+import dkfac.torch as dkfac
+rank = int(sys.argv[1])
+dist.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=rank, world_size=2)
+lines = []
+class Keep(logging.Handler):
+    def emit(self, record):
+        lines.append(record.getMessage())
+logging.getLogger("dkfac.torch").addHandler(Keep())
+logging.getLogger("dkfac.torch").setLevel(logging.INFO)
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.GroupNorm(2, 6), torch.nn.Linear(6, 3))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+kfac = dkfac.attach(model, optimizer, skip_layers=["0", "2"])
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    for turn in range(14):
+        optimizer.zero_grad()
+        (model(torch.ones(5, 4)).square().mean() * (1 if turn < 2 else float("inf"))).backward()
+        optimizer.step()
+said = [str(w.message) for w in caught if "[dkfac]" in str(w.message)]
+print(len(lines), sum("no parameter has curvature" in s for s in said), sum("in a row" in s for s in said), len(said))
+print(kfac.summary().count(f"on rank {rank} of 2"), "statistics every step" in kfac.summary())
+dist.destroy_process_group()
+"""
+
+
+def test_one_rank_speaks_for_all(tmp_path):
+    assert run_ranks(RANKS, tmp_path, "", 2) == ["1 1 1 2\n1 True", "0 0 0 0\n1 True"]
+
+
+def test_the_cost_is_a_mean_over_intervals():
+    def report(statistics, inverses, update):
+        return types.SimpleNamespace(seconds_statistics=statistics, seconds_exchange=0.25, seconds_inverse=inverses,
+                                     seconds_update=update, statistics_refreshed=statistics > 0,
+                                     inverses_refreshed=inverses > 0)
+    intervals = {"statistics_interval": 10, "inverse_interval": 50}
+    cost = Cost(timed=True)
+    cost.flops = 2e9
+    cost.add(report(1.75, 0, 0.5), 9)
+    assert cost.text(intervals) == "cost: 2 GFLOP of statistics and inverses when they are due"  # No inverses so far.
+    cost.add(report(3.75, 10, 0.5), 20)
+    cost.add(report(0, 0, 0.1), 5.35)  # (2 / 10 + 10 / 50 + 0.1) / (5.35 - 0.35)
+    assert "2 s of statistics, 10 s of inverses, 100 ms in every step: on average 0.10 of" in cost.text(intervals)
+    assert "least times of 3 steps" in cost.text(intervals)
+
+
+def test_numbers_for_people():
+    assert [number(n) for n in (7, 999, 1234, 999600, 25.6e6, 3e12)] == ["7", "999", "1.23 k", "1 M", "25.6 M", "3 T"]
+    assert [percent(*n) for n in ((0, 9), (9, 9), (1, 10**5), (99999, 10**5), (1, 3), (0, 0))] == [
+        "0.0 %", "100.0 %", "0.001 %", "99.9 %", "33.3 %", "0.0 %"]
+
+
+def test_a_clock_leaves_out_what_is_aside():
+    clock = Clock()
+    assert clock.seconds() == 0
+    clock.begin()
+    with clock.aside():
+        time.sleep(0.2)
+    assert clock.seconds() < 0.15
+    time.sleep(0.2)
+    clock.begin()  # A second pass.
+    assert clock.seconds() >= 0.2
+    clock.end_step()
+    assert clock.seconds() == 0
