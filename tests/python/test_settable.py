@@ -10,6 +10,7 @@ import dkfac.torch as dkfac
 from dkfac.torch._settings import NAMES
 from dkfac.torch._settable import Settable
 from support import EPS
+from test_ranks import run_ranks
 
 FORMS = ["attach", "KFAC", "KFACPreconditioner"]
 
@@ -173,3 +174,35 @@ def test_every_setting_is_described():
     named = {name for name, value in vars(Settable).items() if isinstance(value, property)}
     assert named == {*NAMES, "accumulation_steps"}
     assert all(inspect.getdoc(getattr(Settable, name)) for name in named)
+
+
+RANKS = """
+import sys, torch
+import torch.distributed as dist
+import dkfac.torch as dkfac
+rank, name = int(sys.argv[1]), sys.argv[3]
+dist.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=rank, world_size=2)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 3))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+kfac = dkfac.attach(model, optimizer)
+
+def train(value, everywhere):
+    if everywhere or rank == 1:
+        setattr(kfac, name, value)
+    optimizer.zero_grad()
+    model(torch.ones(5, 4)).square().mean().backward()
+    optimizer.step()
+
+train(3, True)
+assert kfac.last_report.updated
+try:
+    train(2, False)
+except dkfac.CommError as error:
+    print("dampings, intervals or numbers of micro-batches" in str(error))
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("name", ["damping", "inverse_interval", "accumulation_steps"])
+def test_ranks_that_set_different_values_are_told(name, tmp_path):
+    assert run_ranks(RANKS, tmp_path, name, 2) == ["True", "True"]
