@@ -69,6 +69,10 @@ class Consistency:
         if self.active and not self.hooks:
             self._watch()
 
+    def scaled(self, scale: float) -> None:
+        """A backward pass begins, of a loss with this scale, in place of that of begin()."""
+        self.scale, self.heard = scale, True
+
     def restart(self) -> None:
         """The passes before are given up."""
         self.sums: dict[int, _sums.Sum] = {}  # By id of a parameter, as the next.
@@ -83,6 +87,7 @@ class Consistency:
         self.found: dict[Layer, str] = {}    # Reasons why their records do not make their gradients.
         self.penalised: set[int] = set()     # Ids of parameters.
         self.active = False
+        self.heard = False      # A GradScaler has told the scale.
         self.mixed = self.interrupted = False  # Passes were paused in this step, and since the last one has begun.
         self.traced = False     # Uses were looked for in the whole graph of a loss.
         self.restart()
@@ -183,7 +188,7 @@ class Consistency:
                 totals = totals[len(flags):]
             self._tell(differing)
             partly = ranks < setup.comm.size  # What DistributedDataParallel then divides by is up to the user.
-            text = self.samples.scale_that_is_wrong(setup, None if self.mixed or partly else totals)
+            text = self.samples.scale_that_is_wrong(setup, None if self.mixed or partly else totals, self.heard)
             if text is not None:
                 self._warn("scale", text)
         self.turn += 1

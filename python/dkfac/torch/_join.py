@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 _HOW = ("use `with Join([ddp, kfac]):` of torch.distributed.algorithms.join, where ddp is the DistributedDataParallel "
         "and kfac what attach() returned, or the KFAC optimizer")
+_EVERY = ("[Join] every backward pass needs its step, for which a rank without data waits; leave accumulation_steps "
+          "and the GradScaler out, or give all ranks as many batches")
 
 
 class _Outside:
@@ -55,8 +57,12 @@ class Joining:
             raise InvalidArgument(f"[Join] the communicator of the preconditioner has {setup.comm.size} ranks, and the "
                                   f"group {size}; attach with a communicator of the same ranks, e.g. Comm.torch(group)")
         if setup.accumulation_steps > 1 or setup.grad_scaler is not None:
-            raise InvalidArgument("[Join] every backward pass needs its step, for which a rank without data waits; "
-                                  "leave accumulation_steps and the GradScaler out, or give all ranks as many batches")
+            raise InvalidArgument(_EVERY)
+
+    def refuse_scaler(self) -> None:
+        """A GradScaler is in use."""
+        if self.active:
+            raise InvalidArgument(_EVERY)
 
     def enter(self, model: torch.nn.Module) -> None:
         """A forward pass begins."""

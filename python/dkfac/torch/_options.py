@@ -87,7 +87,8 @@ class Options(CommonOptions, total=False):
     accumulation_steps: int
     """Backward passes of a step; the loss of each is divided by their number. More are an error. Default 1."""
     grad_scaler: GradScaler | None
-    """The GradScaler, or a callable that returns its scale. Default None."""
+    """What scales the loss: an object with get_scale(), or a callable that returns the scale. Default None: the
+    GradScaler of torch that is found to scale the loss, if one does."""
     skip_layers: SkipLayers
     """Regular expressions of names or classes of modules that get the first-order update; one that is found in none,
     and names no class that could have curvature, is an error. Default ()."""

@@ -53,11 +53,13 @@ class Passes:
         self.inside = False               # The forward pass of the model is running.
         self.begun = False                # A backward pass through the results of a pass began since the last step.
         self.passed_by = False            # A pass that was paused came since then.
+        self.scale: float | None = None   # By which a GradScaler has multiplied the loss of the last backward pass.
         # Number of the first one that began when those of a step were recorded.
         self.superseding: int | None = None
 
     def begin(self, batch: int, loss_scale: float) -> Pass:
         self.count += 1
+        self.scale = None
         self.current, self.inside = Pass(self.count, batch, loss_scale), True
         return self.current
 

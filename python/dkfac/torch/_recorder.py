@@ -10,7 +10,7 @@ from torch import nn
 
 from .._library import DataError, Error, integer
 from .._preconditioner import Preconditioner
-from . import _capture, _checks, _compiled, _messages
+from . import _capture, _checks, _compiled, _messages, _scalers
 from ._clock import Clock
 from ._consistency import UNRECORDED, Consistency
 from ._gradients import WIDE, any_nonzero
@@ -39,6 +39,7 @@ class Recorder:
         self._watch()
         self._hooks = [_capture.before_forward(setup.model, _capture.Hook(self, "enter")),
                        setup.model.register_forward_hook(_capture.Hook(self, "leave"))]
+        _scalers.listen(self)
 
     def detach(self) -> None:
         for hook in self._hooks:
@@ -48,6 +49,7 @@ class Recorder:
         self.consistency.end_step()
         _capture.deactivate(self)
         _capture.release(self)
+        _scalers.leave(self)
 
     @property
     def attached(self) -> bool:
@@ -205,6 +207,8 @@ class Recorder:
         if use.changed():
             raise Error(f"[dkfac] the input of layer '{layer.name}' was changed in place before its backward pass; "
                         "change a copy of it")
+        if self.passes.scale is not None:
+            use.made_in.loss_scale = self.passes.scale
         grad = grad.detach() if grad.requires_grad else grad
         with self.clock.aside():
             self.consistency.arrived(use, grad)
@@ -213,6 +217,15 @@ class Recorder:
             return
         self._record(self.registered or self.build(), use, grad)
         use.release()
+
+    def scaled(self, scaler: Any, grad: torch.Tensor) -> None:
+        """A backward pass begins, of a loss that a GradScaler has scaled."""
+        passes = self.passes
+        if self.setup.grad_scaler is not None or passes.paused or passes.current is None or not self.due():
+            return
+        self.joining.refuse_scaler()
+        passes.scale = float(scaler.get_scale())
+        self.consistency.scaled(passes.scale)
 
     def backward_begins(self, tensors: tuple[torch.Tensor, ...]) -> None:
         """torch.autograd.backward() is called, of this model's loss or of something else."""

@@ -65,10 +65,10 @@ class Samples:
         return [_sample(grad if grad is not None and dense(grad) else torch.zeros_like(weight))
                 for grad, weight in grads]
 
-    def scale_that_is_wrong(self, setup: Setup, totals: torch.Tensor | None) -> str | None:
+    def scale_that_is_wrong(self, setup: Setup, totals: torch.Tensor | None, heard: bool) -> str | None:
         """What to tell of the scale of the gradients, or None. `totals`: sums of of_passes() over the ranks; None where
-        they are not known, or the step has passes that were paused."""
-        scale = _calling_scale() if setup.grad_scaler is None else None
+        they are not known, or the step has passes that were paused. `heard`: a GradScaler has told its scale."""
+        scale = _calling_scale() if setup.grad_scaler is None and not heard else None
         scaled = scale is not None and scale != 1
         if totals is None or not self.layers:
             return _scaled(f"a GradScaler of scale {scale:g} calls this step", setup) if scaled else None
