@@ -36,6 +36,8 @@ class Tracker(Protocol):
 
     def backward_begins(self, tensors: tuple[torch.Tensor, ...]) -> None: ...
 
+    def backward_ends(self) -> None: ...
+
 
 _Layers = Mapping[int, Layer]  # By id of a weight.
 _lock = threading.Lock()
@@ -97,11 +99,14 @@ def _wrap_backward(original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
         tensors = (tensors,) if isinstance(tensors, torch.Tensor) else tuple(tensors)
-        for reference, _ in _users:
-            tracker = reference()
-            if tracker is not None:
+        trackers = [tracker for reference, _ in _users for tracker in [reference()] if tracker is not None]
+        try:
+            for tracker in trackers:
                 tracker.backward_begins(tensors)
-        original(tensors, *args, **kwargs)
+            original(tensors, *args, **kwargs)
+        finally:
+            for tracker in trackers:
+                tracker.backward_ends()
     return _marked(backward, original)
 
 

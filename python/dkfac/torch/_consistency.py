@@ -18,6 +18,7 @@ from torch.utils.hooks import RemovableHandle
 
 from . import _capture, _graph, _sums
 from ._distributed import summed
+from ._gradients import any_nonzero
 from ._layers import Layer
 from ._passes import Use
 from ._scales import Samples, dense
@@ -25,6 +26,7 @@ from ._setup import Setup
 
 INTERVAL = 100  # Steps with statistics from one check to the next.
 UNRECORDED = "its weight has a use that is not recorded"
+_DERIVED = "its gradient comes through derivatives of the model alone"
 
 
 def _first(parameter: torch.Tensor, handle: RemovableHandle) -> None:
@@ -88,6 +90,7 @@ class Consistency:
         self.penalised: set[int] = set()     # Ids of parameters.
         self.active = False
         self.heard = False      # A GradScaler has told the scale.
+        self.derived = False    # The loss contains derivatives of the model.
         self.mixed = self.interrupted = False  # Passes were paused in this step, and since the last one has begun.
         self.traced = False     # Uses were looked for in the whole graph of a loss.
         self.restart()
@@ -95,6 +98,15 @@ class Consistency:
     def pause(self, by: int) -> None:
         self.paused += by
         self.mixed = self.interrupted = True
+
+    def derive(self) -> None:
+        """A derivative of the model is computed, which the loss contains: a graph in which weights are used again."""
+        self.mixed = self.interrupted = self.derived = True
+
+    def lacks(self, layer: Layer) -> None:
+        """A layer has no record in this step."""
+        if self.derived and self.turn == 0 and any_nonzero([layer.weight_grad()]):
+            self.found.setdefault(self.owners[id(layer.weight)], _DERIVED)
 
     def _watch(self) -> None:
         for layer in self.layers:
@@ -176,6 +188,10 @@ class Consistency:
         """Before gradients are preconditioned; collective. Layers with more uses than were recorded keep their
         gradients from now on, those of another difference where the first step shows it; later ones are told alone.
         `ranks`: those that have data."""
+        if self.derived:
+            self._warn("derivatives", "the loss contains derivatives of the model (create_graph=True), in which its "
+                       "weights are used again: the curvature is that of the recorded uses, by the gradients of the "
+                       "last backward pass, as if the derivatives were a penalty beside it")
         if self.turn % INTERVAL == 0:
             differing = self._differing()
             wrong = {*self.found, *(differing if self.turn == 0 else ())}
@@ -211,8 +227,9 @@ class Consistency:
             one = self.compared.get(id(layer.weight))
             norms = "" if one is None else (f": the gradient has the norm {one.gradient:.3g}, the sum over its records "
                                             f"{one.records:.3g}")
-            texts[layer] = (f"{reason}{norms}; apply the weight once in a pass, by torch.nn.functional."
-                            f"{layer.function}(), or name the layer in skip_layers")
+            advice = (f"apply the weight once in a pass, by torch.nn.functional.{layer.function}(), or "
+                      if reason != _DERIVED else "") + "name the layer in skip_layers"
+            texts[layer] = f"{reason}{norms}; {advice}"
         for layer, (name, one) in differing.items():
             texts[layer] = (f"the gradient of its {name} has the norm {one.gradient:.3g}, the sum over its records "
                             f"{one.records:.3g}, their difference {one.difference:.3g}: through a use that is not "

@@ -13,12 +13,6 @@ def twice(use: Use) -> str:
     if use.duplicate:
         return (f"[dkfac] layer '{name}' is used twice in one pass, within checkpoints, where it is to be named in "
                 "skip_layers; or backward() ran twice through one graph: then add the losses and call backward() once")
-    if use.arrived == "with a graph":
-        return (f"[dkfac] a loss contains derivatives of the model: the output gradient of layer '{name}' was computed "
-                "with create_graph=True, e.g. by torch.autograd.grad(), and now a backward pass goes through it. Such "
-                "a loss, as that of a PINN or a gradient penalty, has no K-FAC statistics. If it is a term beside "
-                "another loss, give it forward, derivative and backward of its own, all inside of "
-                "`with kfac.paused():`; if it is the whole loss, detach() and train without K-FAC")
     return (f"[dkfac] the output gradient of layer '{name}' arrived twice in one pass: backward() ran twice through "
             "one graph. If both losses are for this step, add them and call backward() once; if one is for no step, "
             "run its backward() inside of `with kfac.paused():`")

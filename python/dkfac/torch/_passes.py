@@ -28,7 +28,7 @@ class Use:
         self.x: torch.Tensor | None = x.detach()
         self.version = x._version
         self.moments: Moments | None = None  # Of the input of a normalisation.
-        self.arrived = ""           # How the gradient has: "alone", or "with a graph" of its own.
+        self.arrived = False        # The gradient has.
         self.duplicate = duplicate  # A second run of a checkpointed function, whose output has no backward pass.
 
     def release(self) -> None:
@@ -45,7 +45,8 @@ class Passes:
 
     def __init__(self) -> None:
         self.count = 0      # Forward passes in training mode.
-        self.paused = 0     # Depth of paused().
+        self.paused = 0     # Depth of paused(),
+        self.backwards = 0  # and of calls of torch.autograd.backward().
         self.end_step()
 
     def end_step(self) -> None:
@@ -80,9 +81,14 @@ class Passes:
         number, self.superseding = self.superseding, None
         return number
 
+    def derives(self) -> bool:
+        """Whether what runs is torch.autograd.grad(..., create_graph=True): a derivative of the model that the loss
+        contains, and not the backward pass of the loss."""
+        return self.backwards == 0 and torch.is_grad_enabled()
+
     def turn_back(self, one: Pass) -> None:
         """The backward pass of a forward pass begins. A checkpoint within runs its part again, as a part of it."""
-        self.begun = True
+        self.begun = self.begun or not self.derives()
         if self.current is not None:
             self.current = one
             one.backward = True

@@ -196,13 +196,16 @@ class Recorder:
         # A function may return None for its input; without hooks, this is detached.
         if grad is None or self.passes.paused or not self.attached:
             return
+        if self.passes.derives():
+            self.uncaught.caught(layer)
+            return self.consistency.derive()
         if not layer.curved:
             return self.consistency.arrived(use, grad)
         if use.duplicate and not use.arrived and self.consistency.note(layer, "it is used several times in one pass"):
             return
         if use.arrived or use.duplicate:
             raise Error(_messages.twice(use))
-        use.arrived = "with a graph" if torch.is_grad_enabled() else "alone"
+        use.arrived = True
         self.uncaught.caught(layer)
         if use.changed():
             raise Error(f"[dkfac] the input of layer '{layer.name}' was changed in place before its backward pass; "
@@ -229,11 +232,15 @@ class Recorder:
 
     def backward_begins(self, tensors: tuple[torch.Tensor, ...]) -> None:
         """torch.autograd.backward() is called, of this model's loss or of something else."""
+        self.passes.backwards += 1
         if self.passes.paused:
             return
         if self.passes.current is not None:
             self.passes.current.backward = True
         self._search(tensors, whole=True)
+
+    def backward_ends(self) -> None:
+        self.passes.backwards -= 1
 
     def _record(self, registered: Registered, use: Use, grad: torch.Tensor) -> None:
         """A record of a pass arrives. One that began after all those of a step replaces them: they got no step. Until
@@ -277,6 +284,8 @@ class Recorder:
         """Fills what some layers lack, and checks the gradients against the records; collective."""
         for layer in self.layers.all:
             if layer.reason is None:
+                if registered.records.count(layer) == 0:
+                    self.consistency.lacks(layer)
                 registered.records.fill(layer, self.joining.ranks, self.joining.without_data)
         with self.clock.aside():
             self.consistency.check(self.setup, self.joining.ranks)
