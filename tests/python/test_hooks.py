@@ -200,15 +200,6 @@ def test_accumulation_is_the_whole_batch(uneven):
     assert close != uneven  # Parts of other sizes weight their samples differently.
 
 
-def test_more_passes_than_accumulation_steps_are_an_error():
-    model, (x, y) = net(), batch()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    dkfac.attach(model, optimizer)
-    loss = ((model(x) - y) ** 2).mean() + ((model(x) - y) ** 2).mean()
-    with pytest.raises(dkfac.Error, match="accumulation_steps"):
-        loss.backward()
-
-
 def test_a_second_backward_pass_is_an_error_unless_paused():
     model, (x, y) = net(), batch()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

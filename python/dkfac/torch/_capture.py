@@ -36,7 +36,7 @@ class Tracker(Protocol):
 
     def backward_begins(self, tensors: tuple[torch.Tensor, ...]) -> None: ...
 
-    def backward_ends(self) -> None: ...
+    def backward_ends(self, done: bool) -> None: ...
 
 
 _Layers = Mapping[int, Layer]  # By id of a weight.
@@ -99,14 +99,17 @@ def _wrap_backward(original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
         tensors = (tensors,) if isinstance(tensors, torch.Tensor) else tuple(tensors)
-        trackers = [tracker for reference, _ in _users for tracker in [reference()] if tracker is not None]
+        trackers, begun, done = [reference() for reference, _ in _users], [], False
         try:
             for tracker in trackers:
-                tracker.backward_begins(tensors)
+                if tracker is not None:
+                    begun.append(tracker)
+                    tracker.backward_begins(tensors)
             original(tensors, *args, **kwargs)
+            done = True
         finally:
-            for tracker in trackers:
-                tracker.backward_ends()
+            for tracker in begun:
+                tracker.backward_ends(done)
     return _marked(backward, original)
 
 

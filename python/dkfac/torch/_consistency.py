@@ -189,7 +189,7 @@ class Consistency:
         gradients from now on, those of another difference where the first step shows it; later ones are told alone.
         `ranks`: those that have data."""
         if self.derived:
-            self._warn("derivatives", "the loss contains derivatives of the model (create_graph=True), in which its "
+            self.tell("derivatives", "the loss contains derivatives of the model (create_graph=True), in which its "
                        "weights are used again: the curvature is that of the recorded uses, by the gradients of the "
                        "last backward pass, as if the derivatives were a penalty beside it")
         if self.turn % INTERVAL == 0:
@@ -206,7 +206,7 @@ class Consistency:
             partly = ranks < setup.comm.size  # What DistributedDataParallel then divides by is up to the user.
             text = self.samples.scale_that_is_wrong(setup, None if self.mixed or partly else totals, self.heard)
             if text is not None:
-                self._warn("scale", text)
+                self.tell("scale", text)
         self.turn += 1
 
     def _differing(self) -> dict[Layer, tuple[str, _sums.Comparison]]:
@@ -237,9 +237,9 @@ class Consistency:
                             "name the layer in skip_layers")
         for layer, text in texts.items():
             end = "its curvature is not that of the loss" if layer.curved else "its gradient is left as it is"
-            self._warn(layer, f"layer '{layer.name}': {text}; {end}")
+            self.tell(layer, f"layer '{layer.name}': {text}; {end}")
 
-    def _warn(self, what: object, text: str) -> None:
+    def tell(self, what: object, text: str) -> None:
         if what not in self.told:
             self.told.add(what)
             warnings.warn(f"[dkfac] {text}", stacklevel=level_of_caller())

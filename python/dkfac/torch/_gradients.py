@@ -110,12 +110,14 @@ class Gradients:
 
     def others_finite(self) -> bool:
         """Whether the gradients to which no pointer leads are finite."""
-        if not self.unseen:
-            return True
+        return self.finite(self.unseen)
+
+    @staticmethod
+    def finite(grads: Iterable[torch.Tensor | None]) -> bool:
         with torch.no_grad():
             # NaN, or 0 where all is finite.
-            zeros = [_values(g).mul(0).sum(dtype=torch.float32) for g in self.unseen]
-            return bool(torch.isfinite(torch.stack([z.to(zeros[0].device) for z in zeros])).all())
+            zeros = [_values(g).mul(0).sum(dtype=torch.float32) for g in grads if g is not None]
+            return not zeros or bool(torch.isfinite(torch.stack([z.to(zeros[0].device) for z in zeros])).all())
 
     def write_back(self) -> None:
         with torch.no_grad():

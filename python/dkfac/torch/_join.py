@@ -56,7 +56,7 @@ class Joining:
         if setup.comm.size != size:
             raise InvalidArgument(f"[Join] the communicator of the preconditioner has {setup.comm.size} ranks, and the "
                                   f"group {size}; attach with a communicator of the same ranks, e.g. Comm.torch(group)")
-        if setup.accumulation_steps > 1 or setup.grad_scaler is not None:
+        if (setup.accumulation_steps or 1) > 1 or setup.grad_scaler is not None:
             raise InvalidArgument(_EVERY)
 
     def refuse_scaler(self) -> None:

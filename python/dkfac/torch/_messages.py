@@ -18,19 +18,28 @@ def twice(use: Use) -> str:
             "run its backward() inside of `with kfac.paused():`")
 
 
-def too_many_passes(layer: Layer, limit: int) -> str:
-    return (f"[dkfac] layer '{layer.name}' was recorded by more than accumulation_steps = {limit} forward passes "
-            "before the step. accumulation_steps counts calls of the model, also where their losses are added and "
-            "backward() is called once, e.g. for the real and the generated samples of a GAN or the inputs of a "
-            "siamese network: set it to the number of calls in a step, or join the inputs and call the model once")
+def too_many_uses(layer: Layer, uses: int) -> str:
+    return (f"[dkfac] layer '{layer.name}': a backward pass goes through more than {uses} calls of the model, as many "
+            "as the first one of this step; call the model equally often for each backward pass of a step")
 
 
-def superseded(layer: Layer, limit: int) -> str:
+def further_pass(layer: Layer, limit: int, began_later: bool) -> str:
+    """`began_later`: its forward pass came after the backward passes of the step."""
+    if not began_later:
+        return (f"[dkfac] layer '{layer.name}' was recorded by more than accumulation_steps = {limit} backward passes "
+                "before the step; set it to the number of backward passes of a step, or leave it out")
     return (f"[dkfac] layer '{layer.name}': a further backward pass adds to gradients of which accumulation_steps = "
             f"{limit} passes are recorded and had no step. If it is for the same step, set accumulation_steps to the "
-            "number of backward passes of a step; if those passes are given up, call zero_grad() or reset_batch() "
-            "before; if it is for no step of this optimizer, e.g. the pass of a generator through its discriminator "
-            "or a gradient penalty, run it in `with kfac.paused():`")
+            "number of backward passes of a step, or leave it out; if those passes are given up, call zero_grad() or "
+            "reset_batch() before; if it is for no step of this optimizer, e.g. the pass of a generator through its "
+            "discriminator or a gradient penalty, run it in `with kfac.paused():`")
+
+
+def more_passes(number: int, expected: int) -> str:
+    return (f"the step has {number} backward passes, where {expected} were expected: it leaves the gradients as they "
+            f"are, and the next one takes statistics of {number}, as of losses that are divided by {number}. "
+            f"accumulation_steps={number} says so from the start; a pass that is for no step of this optimizer, e.g. "
+            "that of a generator through its discriminator, belongs into `with kfac.paused():`")
 
 
 def call_advice(model: nn.Module, called: bool) -> str:

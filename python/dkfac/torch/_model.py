@@ -13,7 +13,7 @@ from .. import _structs as c
 from .._comm import Comm
 from .._library import Error, InvalidArgument, NumericError, integer
 from .._preconditioner import Preconditioner, StepReport, curvature_options
-from . import _checks, _copies, _savers, _state
+from . import _checks, _copies, _messages, _savers, _state
 from ._distributed import default_comm
 from ._find import find_layers
 from ._gradients import Rates, any_nonzero
@@ -39,7 +39,7 @@ class ModelPreconditioner(Joins, Settable):
     optimizer: Any = None  # Whose step() calls this preconditioner.
     _complete = False      # The constructor has ended.
 
-    def __init__(self, model: nn.Module, *, comm: Comm | None = None, accumulation_steps: int = 1,
+    def __init__(self, model: nn.Module, *, comm: Comm | None = None, accumulation_steps: int | None = None,
                  loss_reduction: str = "mean", grad_scaler: GradScaler | None = None,
                  skip_layers: _checks.SkipLayers = (), batch_dim: BatchDim = 0, kinds: Collection[int] = ALL_KINDS,
                  scaling: Scaling | None = None, owned: Owned | None = None, graphs: bool = True,
@@ -48,7 +48,8 @@ class ModelPreconditioner(Joins, Settable):
                  settings: Settings | None = None, **options: Any) -> None:
         _checks.refuse_model(model)
         _checks.refuse_options(comm, loss_reduction, grad_scaler, batch_dim, options)
-        accumulation_steps = integer("attach", "accumulation_steps", accumulation_steps, least=1)
+        if accumulation_steps is not None:
+            accumulation_steps = integer("attach", "accumulation_steps", accumulation_steps, least=1)
         patterns = _checks.patterns(skip_layers, model)
         device = _checks.device_of(model)
         comm = comm if comm is not None else default_comm()
@@ -63,7 +64,8 @@ class ModelPreconditioner(Joins, Settable):
             dtype = torch.float64 if wide else torch.float32
         given = {"damping": damping, "statistics_interval": statistics_interval, "inverse_interval": inverse_interval}
         self.options = curvature_options(
-            **given, dtype=_checks.number_of(dtype), loss_reduction="sum", micro_batches=accumulation_steps, **options)
+            **given, dtype=_checks.number_of(dtype), loss_reduction="sum", micro_batches=accumulation_steps or 1,
+            **options)
         if settings is None:
             settings = Settings({name: getattr(self.options, name) for name in given},
                                 [name for name, value in given.items() if not isinstance(value, Unset)])
@@ -134,6 +136,8 @@ class ModelPreconditioner(Joins, Settable):
             recorder.find_missed()
         registered = self._registered(due)
         recorder.record_deferred(registered)
+        if recorder.count.over:
+            return self._step_without_statistics(registered)
         layers = self.curved()
         if due:
             recorder.layers.refuse_replaced()
@@ -152,13 +156,28 @@ class ModelPreconditioner(Joins, Settable):
             raise Error(lacks)
         if report.updated:
             registered.gradients.write_back()
+        return self._end_step(registered, report)
+
+    def _end_step(self, registered: Registered, report: StepReport) -> StepReport:
         registered.gradients.release()
         self._telling.step(self._recorder, report)
         self._left.keep(gradients_of(self.curved()))
-        recorder.end_step()
+        self._recorder.end_step()
         self.steps += 1
         self.last_report = report
         return report
+
+    def _step_without_statistics(self, registered: Registered) -> StepReport:
+        """Leaves the gradients as they are: the step has more backward passes than statistics were taken for. The ranks
+        reject it where a gradient is not finite, or where it is so on some of them alone."""
+        grads = registered.gradients
+        finite = grads.finite(p.grad for p in grads.others(set()))
+        report = registered.library.step(None, lr=1.0, reject=True, stop=not finite)
+        if report.data_error == self.comm.size:
+            report.data_error, report.nonfinite_gradient = 0, report.stop
+        number, expected = len(self._recorder.count.seen), self._recorder.count.passes
+        self._recorder.consistency.tell(("passes", number), _messages.more_passes(number, expected))
+        return self._end_step(registered, report)
 
     def _registered(self, due: bool) -> Registered:
         """The layers, also where no backward pass has registered them."""
@@ -260,8 +279,8 @@ class ModelPreconditioner(Joins, Settable):
         recorder, settings = self._recorder, self._recorder.settings
         kept = recorder.registered.save() if recorder.registered is not None else recorder.pending
         return {**(kept or {"state": None, "valid": []}), "version": 1, "rank": self.comm.rank,
-                "ranks": self.comm.size, "steps": self.steps, "settings": dict(settings.values),
-                "arguments": dict(settings.arguments)}
+                "ranks": self.comm.size, "steps": self.steps, "passes": recorder.count.passes,
+                "settings": dict(settings.values), "arguments": dict(settings.arguments)}
 
     def check_state(self, state: Mapping[str, Any]) -> None:
         """Raises DataError where load_state_dict() would. Drops the records made since the last step."""
@@ -278,6 +297,7 @@ class ModelPreconditioner(Joins, Settable):
         self.check_state(state)
         recorder, anew = self._recorder, state["state"] is None
         recorder.settings.merge(state)
+        recorder.count.resume(state.get("passes", 1))
         self.steps = state["steps"]
         recorder.pending = state
         if recorder.registered is not None:

@@ -84,8 +84,9 @@ class Options(CommonOptions, total=False):
     """Of factors and inverses. Default None: float32, or float64 where the model has parameters of it."""
     comm: Comm | None
     """The ranks. Default None: those of torch.distributed, or one."""
-    accumulation_steps: int
-    """Backward passes of a step; the loss of each is divided by their number. More are an error. Default 1."""
+    accumulation_steps: int | None
+    """Backward passes of a step; the loss of each is divided by their number. More are an error. Default None: they are
+    counted, and a step with more than those before it has no statistics."""
     grad_scaler: GradScaler | None
     """What scales the loss: an object with get_scale(), or a callable that returns the scale. Default None: the
     GradScaler of torch that is found to scale the loss, if one does."""

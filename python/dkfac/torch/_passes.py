@@ -9,13 +9,14 @@ from ._layers import Layer, LinearLayer, Moments, Rows
 class Pass:
     """A forward pass of the model in training mode. Its backward pass may come after other passes have begun."""
 
-    __slots__ = ("backward", "batch", "loss_scale", "number", "parts", "uses")
+    __slots__ = ("backward", "batch", "group", "loss_scale", "number", "parts", "uses")
 
     def __init__(self, number: int, batch: int, loss_scale: float) -> None:
         self.number, self.batch, self.loss_scale = number, batch, loss_scale  # `batch`: its samples.
         self.uses: dict[Layer, int] = {}
         self.parts: dict[Layer, set[Rows]] = {}  # Rows of a weight that it has used on their own.
         self.backward = False  # Its backward pass has begun.
+        self.group: int | None = None  # The backward pass that has recorded it, maybe with other passes.
 
 
 class Use:
@@ -46,7 +47,8 @@ class Passes:
     def __init__(self) -> None:
         self.count = 0      # Forward passes in training mode.
         self.paused = 0     # Depth of paused(),
-        self.backwards = 0  # and of calls of torch.autograd.backward().
+        self.backwards = 0  # and of calls of torch.autograd.backward(),
+        self.calls = 0      # and how many there were, each within another one apart.
         self.end_step()
 
     def end_step(self) -> None:
@@ -54,6 +56,7 @@ class Passes:
         self.inside = False               # The forward pass of the model is running.
         self.begun = False                # A backward pass through the results of a pass began since the last step.
         self.passed_by = False            # A pass that was paused came since then.
+        self.waiting: list[Pass] = []     # Those without a backward pass, or whose backward pass runs.
         self.scale: float | None = None   # By which a GradScaler has multiplied the loss of the last backward pass.
         # Number of the first one that began when those of a step were recorded.
         self.superseding: int | None = None
@@ -62,7 +65,23 @@ class Passes:
         self.count += 1
         self.scale = None
         self.current, self.inside = Pass(self.count, batch, loss_scale), True
+        self.waiting = [*(one for one in self.waiting if one.group is None), self.current]
         return self.current
+
+    def backward_begins(self) -> None:
+        """torch.autograd.backward() is called, maybe by a checkpoint within another call."""
+        self.calls += self.backwards == 0
+        self.backwards += 1
+
+    def join(self, one: Pass) -> int:
+        """A record of a pass arrives. Returns the number of the backward pass that it belongs to."""
+        if one.group is None:
+            one.group = self.calls if self.backwards else -one.number  # That of autograd.grad() is its own.
+        return one.group
+
+    def shared(self) -> bool:
+        """Whether several forward passes may share the backward pass that runs."""
+        return self.backwards > 0 and sum(one.group in (None, self.calls) for one in self.waiting) > 1
 
     def after_records(self, leftover: bool) -> None:
         """The pass that began now may be of another step than the records before it, or not."""

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from .._preconditioner import Preconditioner
 from . import _capture, _checks, _compiled, _messages, _scalers
 from ._clock import Clock
 from ._consistency import UNRECORDED, Consistency
+from ._count import Count
 from ._gradients import WIDE, any_nonzero
 from ._join import Joining
 from ._layers import Layer, Moments, NormLayer
@@ -34,6 +36,8 @@ class Recorder:
         self.passes, self.clock = Passes(), Clock()
         self.uncaught = Uncaught(self.passes)
         self.joining = Joining(setup)
+        self.count = Count(setup.accumulation_steps, setup.comm.size)
+        self._held: list[tuple[Use, torch.Tensor]] = []  # Of several passes, until their backward pass ends.
         self.registered: Registered | None = None
         self.pending: Mapping[str, Any] | None = None  # A loaded state, until the first pass.
         self._watch()
@@ -96,19 +100,19 @@ class Recorder:
 
     def register(self) -> Registered:
         library = self._make()
-        library.set_curvature(micro_batches=self.setup.accumulation_steps)
+        library.set_curvature(micro_batches=self.setup.accumulation_steps or 1)
         self.registered = Registered(self.setup, library, self.layers.all, self.layers.unseen)
         return self.registered
 
-    def accumulate(self, steps: int) -> None:
-        """Sets the number of passes of a step."""
-        steps = integer("settings", "accumulation_steps", steps, 1, 32)
+    def accumulate(self, steps: int | None) -> None:
+        """Sets the number of passes of a step; None: they are counted."""
+        if steps is not None:
+            steps = integer("settings", "accumulation_steps", steps, 1, 32)
         if self.recorded():
             raise Error("[settings] accumulation_steps is set within a step, of which passes are recorded; set it "
                         "after the step, or call reset_batch() first")
         self.setup.accumulation_steps = steps
-        if self.registered is not None:
-            self.registered.library.set_curvature(micro_batches=steps)
+        self.count = Count(steps, self.setup.comm.size)
 
     def load_pending(self) -> None:
         pending, self.pending = self.pending, None
@@ -150,7 +154,7 @@ class Recorder:
         self._follow()
         self.apply_settings()
         one = passes.begin(self.setup.samples(args, kwargs or {}), self.setup.loss_scale())
-        passes.after_records(self.registered is not None and self.registered.records.leftover())
+        passes.after_records(self.registered is not None and self.registered.records.leftover(self.count.full))
         due = self.due()
         self.consistency.begin(due, one.loss_scale)
         if due:
@@ -215,11 +219,15 @@ class Recorder:
         grad = grad.detach() if grad.requires_grad else grad
         with self.clock.aside():
             self.consistency.arrived(use, grad)
+        self.passes.join(use.made_in)
         if self.joining.active:
             self.joining.deferred.append((use, grad))
             return
-        self._record(self.registered or self.build(), use, grad)
-        use.release()
+        registered = self.registered or self.build()
+        if self._admits(registered, use) and self.passes.shared():
+            self._held.append((use, grad))
+        elif not self.count.over:
+            self._send(registered, [(use, grad)])
 
     def scaled(self, scaler: Any, grad: torch.Tensor) -> None:
         """A backward pass begins, of a loss that a GradScaler has scaled."""
@@ -232,30 +240,48 @@ class Recorder:
 
     def backward_begins(self, tensors: tuple[torch.Tensor, ...]) -> None:
         """torch.autograd.backward() is called, of this model's loss or of something else."""
-        self.passes.backwards += 1
+        self.passes.backward_begins()
         if self.passes.paused:
             return
         if self.passes.current is not None:
             self.passes.current.backward = True
         self._search(tensors, whole=True)
 
-    def backward_ends(self) -> None:
+    def backward_ends(self, done: bool) -> None:
+        """`done`: without an exception."""
         self.passes.backwards -= 1
+        if self.passes.backwards == 0:
+            held, self._held = self._held, []
+            if done and held and self.registered is not None:
+                self._send(self.registered, held)
 
-    def _record(self, registered: Registered, use: Use, grad: torch.Tensor) -> None:
-        """A record of a pass arrives. One that began after all those of a step replaces them: they got no step. Until
-        then they were kept, since a pass without a backward pass, e.g. for a metric, comes between backward and step
-        too. A layer's record comes before its gradient of the same pass, so gradients that are there are of the
-        earlier passes, which are given up only where these are gone."""
-        if use.layer.reason is not None:
-            return
-        if self.passes.supersedes(use.made_in):
-            if any_nonzero(registered.records.gradients()):
-                raise Error(_messages.superseded(use.layer, self.setup.accumulation_steps))
-            self.drop()
-            self.uncaught.keep_since(self.passes.supersede())
-            self.apply_settings()
-        registered.records.add(use, grad, self.joining.ranks)
+    def _admits(self, registered: Registered, use: Use) -> bool:
+        """Whether a use is recorded in this step. A further backward pass replaces the records before it where their
+        gradients are gone: they got no step. Otherwise it has to be one of those of the step. Until then records are
+        kept, since a pass without a backward pass, e.g. for a metric, comes between backward and step too. A layer's
+        record comes before its gradient of the same pass, so gradients that are there are of the earlier passes."""
+        count, one = self.count, use.made_in
+        group, later = self.passes.join(one), self.passes.supersedes(one)
+        if group not in count.seen and registered.records.any():
+            if not any_nonzero(registered.records.gradients()):
+                self.drop()
+                self.uncaught.keep_since(self.passes.supersede() if later else one.number)
+                self.apply_settings()
+            elif later or count.full:
+                if count.given is not None or self.joining.active:
+                    raise Error(_messages.further_pass(use.layer, count.passes, later))
+                count.over, self.passes.superseding = True, None
+        count.seen.add(group)
+        return use.layer.reason is None and not count.over
+
+    def _send(self, registered: Registered, found: Sequence[tuple[Use, torch.Tensor]]) -> None:
+        """Records the uses of a backward pass, with the gradients of their outputs."""
+        records, uses = registered.records, Counter(use.layer for use, _ in found)
+        if not records.any():
+            records.expect(self.count.passes, max(uses.values()))
+        for use, grad in found:
+            records.add(use, grad, self.joining.ranks, uses[use.layer])
+            use.release()
 
     def recorded(self) -> bool:
         """Whether there are records since the last step."""
@@ -292,13 +318,15 @@ class Recorder:
 
     def record_deferred(self, registered: Registered) -> None:
         deferred, self.joining.deferred = self.joining.deferred, []
-        for use, grad in deferred:
-            self._record(registered, use, grad)
+        admitted = [(use, grad) for use, grad in deferred if self._admits(registered, use)]
+        if admitted:
+            self._send(registered, admitted)
 
     def drop(self) -> None:
         """Drops the records in the library; collective where any were made."""
         if self.registered is not None:
             self.registered.records.drop()
+        self.count.begin()
         self.consistency.restart()
 
     def end_step(self) -> None:
@@ -308,6 +336,7 @@ class Recorder:
             self.registered.records.clear()
         self.consistency.end_step()
         self.passes.end_step()
+        self.count.end_step()
         self.uncaught.end_step()
         self.joining.end_step()
 

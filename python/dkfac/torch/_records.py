@@ -14,12 +14,20 @@ from ._tensors import tensor_struct
 
 
 class StepRecords:
-    """Records of each layer since the last step: one for each of its passes. `ranks`, of which their sums are means:
-    those that have data."""
+    """Records of each layer since the last step. A step has `passes` backward passes. Each has the records of one
+    forward pass, or of up to `uses` of them, whose samples are one: A is a mean over the uses, G a sum. `ranks`, of
+    which sums over samples are means: those that have data."""
 
     def __init__(self, setup: Setup, library: Preconditioner) -> None:
         self._setup, self._library = setup, library
         self._counts: dict[Layer, int] = {}
+        self.passes, self.uses = setup.accumulation_steps or 1, 1
+
+    def expect(self, passes: int, uses: int) -> None:
+        """Before the first record of a step."""
+        if passes * uses != self.passes * self.uses:
+            self._library.set_curvature(micro_batches=passes * uses)
+        self.passes, self.uses = passes, uses
 
     def any(self) -> bool:
         return bool(self._counts)
@@ -30,11 +38,11 @@ class StepRecords:
     def count(self, layer: Layer) -> int:
         return self._counts.get(layer, 0)
 
-    def add(self, use: Use, grad: torch.Tensor, ranks: int) -> None:
-        """Records one use, whose output has this gradient."""
-        layer, one, passes = use.layer, use.made_in, self._setup.accumulation_steps
-        if self.count(layer) >= passes:
-            raise Error(_messages.too_many_passes(layer, passes))
+    def add(self, use: Use, grad: torch.Tensor, ranks: int, uses: int = 1) -> None:
+        """Records one use, whose output has this gradient, of `uses` of the layer in a backward pass."""
+        layer, one = use.layer, use.made_in
+        if self.count(layer) >= self.passes * self.uses:
+            raise Error(_messages.too_many_uses(layer, self.uses))
         if grad.numel() == 0:  # No rows: as a pass that did not use the layer, but counted alike on all ranks.
             if one.batch == 0 and self._setup.comm.size == 1:
                 raise InvalidArgument("[dkfac] the batch has no samples; leave such a pass out")
@@ -44,20 +52,21 @@ class StepRecords:
         if moments is not None and isinstance(layer, NormLayer):
             moments = layer.form_moments(moments, use.x, one.batch)
         record = Record(layer.form(use.x, one.batch), layer.form(grad, one.batch), moments)
-        self._send(layer, record, ranks, one.batch if grad.dim() >= layer.batched else 1, one.loss_scale)
+        self._send(layer, record, ranks, one.batch if grad.dim() >= layer.batched else 1, one.loss_scale, uses)
         layer.valid = True
 
     def _send(self, layer: Layer, record: Record, ranks: int, batch: int | None = None,
-              loss_scale: float = 1.0) -> None:
+              loss_scale: float = 1.0, uses: int = 1) -> None:
         """Gradients of a mean over n samples in each of m passes are multiplied by n m; `batch` is n, also where the
         rows of the layer are not those of the samples. A is a mean over rows."""
         library, setup, (x, grad, moments) = self._library, self._setup, record
-        passes, rows = setup.accumulation_steps, grad.shape[0]
+        passes, rows = self.passes, grad.shape[0]
         samples = batch if batch and setup.scaling is None else rows
         all_samples = max(1, samples * passes)
         of_a, of_g = 1, 1 / all_samples if setup.loss_reduction == "mean" else 1.0
         if setup.scaling is not None:
             of_a, of_g = setup.scaling(layer, layer.positions(rows, grad))
+            all_samples *= uses  # kfac-pytorch takes the mean of both factors.
         of_grad = c.RecordScale(loss_scale * of_g, all_samples * ranks)
         self._counts[layer] = self.count(layer) + 1  # Also where it fails half-way: the next pass drops it.
         if moments is not None:
@@ -66,7 +75,8 @@ class StepRecords:
             library.record_normalization(layer.id, tensor_struct(x), tensor_struct(mean), tensor_struct(inv_std),
                                          tensor_struct(grad), of_grad)
         else:
-            library.record_input(layer.id, tensor_struct(x), c.RecordScale(1.0, max(1, rows * passes) * ranks * of_a))
+            inputs = max(1, rows * passes * uses) * ranks * of_a
+            library.record_input(layer.id, tensor_struct(x), c.RecordScale(1.0, inputs))
             library.record_grad_output(layer.id, tensor_struct(grad), of_grad)
 
     def fill(self, layer: Layer, ranks: int, without_data: bool) -> None:
@@ -79,14 +89,13 @@ class StepRecords:
                             "name it in skip_layers")
             layer.valid = layer.valid and layer.module.training
             layer.idle = layer.idle or not layer.weight.requires_grad
-        while self.count(layer) < self._setup.accumulation_steps:
+        while self.count(layer) < self.passes * self.uses:
             self._send(layer, layer.placeholder_without_rows() if without_data else layer.placeholder(), ranks)
 
-    def leftover(self) -> bool:
+    def leftover(self, full: bool) -> bool:
         """Whether a pass that begins now may be of another step than the records: that one is complete, or its
         gradients were dropped before all of its passes had run, e.g. at the end of an epoch."""
-        return self.any() and (max(self._counts.values()) >= self._setup.accumulation_steps
-                                       or all(grad is None for grad in self.gradients()))
+        return self.any() and (full or all(grad is None for grad in self.gradients()))
 
     def drop(self) -> None:
         """Drops them in the library; collective where there are any."""

@@ -45,12 +45,12 @@ class Settable:
         self._joined()._recorder.settings.set("inverse_interval", value)
 
     @property
-    def accumulation_steps(self) -> int:
-        """Passes of a step. It is set between two steps, and is no part of the state: the loop decides it."""
+    def accumulation_steps(self) -> int | None:
+        """Passes of a step; None: they are counted. It is set between two steps, and is no part of the state: the loop decides it."""
         return self._joined()._recorder.setup.accumulation_steps
 
     @accumulation_steps.setter
-    def accumulation_steps(self, value: int) -> None:
+    def accumulation_steps(self, value: int | None) -> None:
         self._joined()._recorder.accumulate(value)
 
 

@@ -30,7 +30,7 @@ class Setup:
     model: nn.Module
     comm: Comm
     device: torch.device
-    accumulation_steps: int  # It may change between two steps; all else is fixed.
+    accumulation_steps: int | None  # None: they are counted. It may change between two steps; all else is fixed.
     loss_reduction: str
     grad_scaler: GradScaler | None
     batch_dim: BatchDim

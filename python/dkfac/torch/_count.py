@@ -1,0 +1,38 @@
+"""How many backward passes a step has: their statistics are those of one pass with all of their samples."""
+from __future__ import annotations
+
+
+class Count:
+    """The number of backward passes of a step: `given`, or found as follows, from 1 on. A step with more of them has no
+    statistics, and the next one has its number. After two steps with fewer, equally many, the next one has theirs, on
+    one rank; on several, where all would have to agree, it stays. A pass that a step lacks counts as samples of zero.
+    """
+
+    def __init__(self, given: int | None, ranks: int) -> None:
+        self.given, self.ranks = given, ranks
+        self.passes = given or 1
+        self._fewer = 0  # Of the last step, if it had fewer.
+        self.begin()
+
+    def begin(self) -> None:
+        """A step begins, or its passes are given up."""
+        self.seen: set[int] = set()  # Backward passes.
+        self.over = False            # There are more than statistics are taken for.
+
+    def resume(self, passes: int) -> None:
+        """A state is loaded, with the number that it was saved with."""
+        if self.given is None:
+            self.passes, self._fewer = passes, 0
+
+    @property
+    def full(self) -> bool:
+        return len(self.seen) >= self.passes
+
+    def end_step(self) -> None:
+        number = len(self.seen)
+        if self.given is None and number:
+            again = number == self._fewer and self.ranks == 1
+            self._fewer = number if number < self.passes else 0
+            if self.over or again:
+                self.passes, self._fewer = number, 0
+        self.begin()
