@@ -180,27 +180,47 @@ def test_a_discriminator_that_is_frozen_for_the_passes_of_a_generator_keeps_its_
     assert same(*results) and not recwarn.list
 
 
-def test_a_layer_that_is_replaced_and_given_to_the_optimizer_gets_curvature():
+def other_module(model):
+    model[2] = nn.Linear(5, 3)
+
+
+def other_weights(model):
+    model[2].weight, model[2].bias = nn.Parameter(model[2].weight * 2), nn.Parameter(model[2].bias * 2)
+
+
+@pytest.mark.parametrize("interval", [1, 10])
+@pytest.mark.parametrize("steps", [0, 2])
+@pytest.mark.parametrize("replace", [other_module, other_weights])
+def test_a_layer_that_is_replaced_and_given_to_the_optimizer_gets_curvature(replace, steps, interval):
+    """In the next pass, also where no statistics would have been due."""
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    kfac = dkfac.attach(model, optimizer)
-    train_step(model, optimizer)
-    model[2] = nn.Linear(5, 3)
+    kfac = dkfac.attach(model, optimizer, statistics_interval=interval, inverse_interval=interval)
+    for _ in range(steps):
+        train_step(model, optimizer)
+    replace(model)
     optimizer.add_param_group({"params": list(model[2].parameters())})
-    with pytest.warns(UserWarning, match="2: trained from this pass on"):
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
         backward(model, optimizer)
+    assert [str(one.message).startswith("[dkfac] 2: trained from this pass on") for one in told] == [True] * (steps > 0)
     raw = grads_of(model)
     optimizer.step()
-    assert not torch.equal(raw["2.weight"], model[2].weight.grad)
+    assert not torch.equal(raw["2.weight"], model[2].weight.grad) and not kfac.reasons()
+    assert kfac.curved()[1].weight is model[2].weight
 
 
-def test_a_layer_that_is_replaced_and_not_given_to_the_optimizer_is_an_error():
+@pytest.mark.parametrize("interval", [1, 10])
+@pytest.mark.parametrize("steps", [0, 2])
+@pytest.mark.parametrize("replace", [other_module, other_weights])
+def test_a_layer_that_is_replaced_and_not_given_to_the_optimizer_is_an_error_of_the_next_step(replace, steps, interval):
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    dkfac.attach(model, optimizer)
-    train_step(model, optimizer)
-    model[2] = nn.Linear(5, 3)
-    with pytest.raises(dkfac.Error, match="layer '2' was replaced after attach"):
+    dkfac.attach(model, optimizer, statistics_interval=interval, inverse_interval=interval)
+    for _ in range(steps):
+        train_step(model, optimizer)
+    replace(model)
+    with pytest.raises(dkfac.Error, match="(layer '2'|weight of layer '2') was replaced after attach.*attach again"):
         train_step(model, optimizer)
 
 

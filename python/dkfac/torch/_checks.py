@@ -136,8 +136,8 @@ def refuse_replaced(layer: Layer, model: nn.Module) -> None:
             sharded = _messages.sharded(model)
             if sharded is not None:
                 raise Error(f"[dkfac] since attach() the model {sharded}")
-            raise Error(f"[dkfac] the {name} of layer '{layer.name}' was replaced after attach(); detach() and "
-                        "attach again")
+            raise Error(f"[dkfac] the {name} of layer '{layer.name}' was replaced after attach(): give the new one to "
+                        "the optimizer (add_param_group()), or detach() and attach again")
 
 
 def refuse_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:

@@ -139,8 +139,7 @@ class ModelPreconditioner(Joins, Settable):
         if recorder.count.over:
             return self._step_without_statistics(registered)
         layers = self.curved()
-        if due:
-            recorder.layers.refuse_replaced()
+        recorder.layers.refuse_replaced()
         lacks = None if joining.without_data else self._lacking(due)
         if lacks is not None and self.comm.size == 1:
             raise Error(lacks)
