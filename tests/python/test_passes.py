@@ -200,12 +200,12 @@ def test_a_model_without_a_tensor_among_its_arguments_is_refused():
             self.inner = net()
 
         def forward(self, samples):
-            return self.inner(samples["x"])
+            return self.inner(samples[0])
     model, optimizer, kfac = attached(Model())
     with pytest.raises(dkfac.InvalidArgument, match="batch_dim=a callable"):
-        model({"x": x})
-    model, optimizer, kfac = attached(Model(), batch_dim=lambda samples: len(samples["x"]))
-    loss_of(model, {"x": x}, y).backward()
+        model([x])  # Tuples and dicts have parts, a list may be the batch.
+    model, optimizer, kfac = attached(Model(), batch_dim=lambda samples: len(samples[0]))
+    loss_of(model, [x], y).backward()
     optimizer.step()
     assert kfac.last_report.updated
 

@@ -53,6 +53,7 @@ class Layer:
 
     kind = c.PLAIN
     batched = 2      # Dimensions of an output with samples; one with fewer is a single sample.
+    trailing = 1     # Dimensions of an input that are neither samples nor positions.
     function: str | None = None  # Name of the function of torch.nn.functional that computes it.
 
     def __init__(self, name: str, module: nn.Module, weight: nn.Parameter, bias: nn.Parameter | None) -> None:
@@ -171,7 +172,7 @@ class ConvLayer(Layer):
     def __init__(self, name: str, module: _Conv, weight: nn.Parameter, bias: nn.Parameter | None) -> None:
         super().__init__(name, module, weight, bias)
         self.one = isinstance(module, nn.Conv1d)
-        self.function, self.batched = ("conv1d", 3) if self.one else ("conv2d", 4)
+        self.function, self.batched, self.trailing = ("conv1d", 3, 2) if self.one else ("conv2d", 4, 3)
         self.nhwc = self._channels_last(weight)
 
     def _channels_last(self, tensor: torch.Tensor) -> bool:
@@ -243,6 +244,7 @@ class NormLayer(Layer):
         self.over_channels = isinstance(module, nn.LayerNorm)
         self.function = "layer_norm" if self.over_channels else "batch_norm"
         self.nhwc = self.over_channels
+        self.trailing = 1 if self.over_channels else 3
 
     def learn(self, x: torch.Tensor) -> None:
         if not self.over_channels:
@@ -299,7 +301,7 @@ class NormLayer(Layer):
 
 
 class EmbeddingLayer(Layer):
-    kind, function = c.EMBEDDING, "embedding"
+    kind, function, trailing = c.EMBEDDING, "embedding", 0
 
     def make_spec(self) -> c.LayerSpec:
         return _spec(c.EMBEDDING, vocabulary=self.weight.shape[0], width=self.weight.shape[1])

@@ -55,6 +55,12 @@ def call_advice(model: nn.Module, called: bool) -> str:
     return f"call that module, or attach to the one that is called{part}, or detach()"
 
 
+def no_batch(size: int, dim: int) -> str:
+    return (f"the samples of a pass are counted as {size}, the size of dimension {dim} of the first tensor among the "
+            "arguments of the model, which no result of it and no input of its layers has; pass batch_dim=a callable "
+            "of the arguments that returns their number")
+
+
 def sharded(model: nn.Module) -> str | None:
     """Why a model has no whole weights on a rank; None if it has."""
     kinds = {kind.__name__ for module in model.modules() for kind in type(module).__mro__}

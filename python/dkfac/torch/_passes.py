@@ -9,10 +9,11 @@ from ._layers import Layer, LinearLayer, Moments, Rows
 class Pass:
     """A forward pass of the model in training mode. Its backward pass may come after other passes have begun."""
 
-    __slots__ = ("backward", "batch", "group", "loss_scale", "number", "parts", "uses")
+    __slots__ = ("backward", "batch", "group", "loss_scale", "number", "parts", "rows", "uses")
 
     def __init__(self, number: int, batch: int, loss_scale: float) -> None:
         self.number, self.batch, self.loss_scale = number, batch, loss_scale  # `batch`: its samples.
+        self.rows: set[int] = set()  # Sizes of inputs of its layers.
         self.uses: dict[Layer, int] = {}
         self.parts: dict[Layer, set[Rows]] = {}  # Rows of a weight that it has used on their own.
         self.backward = False  # Its backward pass has begun.

@@ -12,13 +12,14 @@ from torch import nn
 from .._library import DataError, Error, integer
 from .._preconditioner import Preconditioner
 from . import _capture, _checks, _compiled, _messages, _scalers
+from ._batch import Candidate, choose, rows_of
 from ._clock import Clock
 from ._consistency import UNRECORDED, Consistency
 from ._count import Count
 from ._gradients import WIDE, any_nonzero
 from ._join import Joining
 from ._layers import Layer, Moments, NormLayer
-from ._passes import Passes, Use, take
+from ._passes import Pass, Passes, Use, take
 from ._registered import Registered
 from ._settings import Settings
 from ._setup import Setup
@@ -37,6 +38,7 @@ class Recorder:
         self.uncaught = Uncaught(self.passes)
         self.joining = Joining(setup)
         self.count = Count(setup.accumulation_steps, setup.comm.size)
+        self._batches: list[Candidate] = []  # Among the arguments of the last pass.
         self._held: list[tuple[Use, torch.Tensor]] = []  # Of several passes, until their backward pass ends.
         self.registered: Registered | None = None
         self.pending: Mapping[str, Any] | None = None  # A loaded state, until the first pass.
@@ -153,7 +155,8 @@ class Recorder:
         _checks.refuse_place(self.setup, self.layers.watched)
         self._follow()
         self.apply_settings()
-        one = passes.begin(self.setup.samples(args, kwargs or {}), self.setup.loss_scale())
+        self._batches = self.setup.samples(args, kwargs or {})
+        one = passes.begin(self._batches[0].size, self.setup.loss_scale())
         passes.after_records(self.registered is not None and self.registered.records.leftover(self.count.full))
         due = self.due()
         self.consistency.begin(due, one.loss_scale)
@@ -164,10 +167,22 @@ class Recorder:
         one = self.passes.current
         if self.passes.inside and one is not None:
             results = _capture.results(out)
+            self._count_samples(one, results)
             self._search(results, whole=False)
             for tensor in results:
                 tensor.register_hook(lambda grad: self.passes.turn_back(one))
         self.passes.inside = False
+
+    def _count_samples(self, one: Pass, results: Sequence[torch.Tensor]) -> None:
+        """The first tensor among the arguments may have no samples."""
+        dim = self.setup.batch_dim
+        if callable(dim) or not one.rows:
+            return
+        found = choose(self._batches, {t.shape[dim] for t in results if t.dim() > dim}, one.rows)
+        if found is not None:
+            one.batch = found.size
+        elif len({other.size for other in self._batches}) > 1 or self._batches[0].pair:
+            self.consistency.tell("batch", _messages.no_batch(one.batch, dim))
 
     def due(self) -> bool:
         return self.registered is None or self.registered.library.wants_statistics()
@@ -184,6 +199,8 @@ class Recorder:
         use = take(one, function, layer, x, weight, first, again=not passes.inside and one.backward)
         if isinstance(use, str):
             return self._give_up(layer, use)
+        if passes.inside:
+            one.rows.update(rows_of(x, layer.trailing))
         if first:
             use.layer.learn(x)
         if isinstance(use.layer, NormLayer):

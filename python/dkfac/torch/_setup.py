@@ -11,6 +11,7 @@ from torch import nn
 
 from .._comm import Comm
 from .._library import InvalidArgument, integer
+from ._batch import Candidate, candidates
 from ._layers import Layer
 
 
@@ -43,12 +44,13 @@ class Setup:
             return 1.0
         return float(scaler.get_scale() if hasattr(scaler, "get_scale") else scaler())
 
-    def samples(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
-        """Their number, by the arguments of the model."""
+    def samples(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Candidate]:
+        """What tells their number among the arguments of the model."""
         if callable(self.batch_dim):
-            return integer("dkfac", "the number from batch_dim", self.batch_dim(*args, **kwargs), least=0)
-        for value in (*args, *kwargs.values()):
-            if isinstance(value, torch.Tensor) and value.dim() > self.batch_dim:
-                return value.shape[self.batch_dim]
+            number = integer("dkfac", "the number from batch_dim", self.batch_dim(*args, **kwargs), least=0)
+            return [Candidate(number)]
+        found = candidates((*args, *kwargs.values()), self.batch_dim)
+        if found:
+            return found
         raise InvalidArgument("[dkfac] no argument of the model is a tensor with dimension batch_dim = "
                               f"{self.batch_dim}; pass batch_dim=a callable that returns the number of samples")
