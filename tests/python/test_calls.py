@@ -207,6 +207,20 @@ def test_fewer_backward_passes_are_counted_after_two_steps():
     assert numbers == [3, 3, 3, 3, 3, 1, 1] and len(texts) == 1
 
 
+def test_fewer_backward_passes_than_were_given_are_told_after_two_steps():
+    """As where calls of the model are taken for them."""
+    model = net()
+    optimizer, kfac = attached(model, accumulation_steps=2)
+    texts = []
+    for step, number in enumerate([2, 1, 2, 1, 1, 1]):
+        with told() as these:
+            accumulate(model, optimizer, inputs(number, step), 2)
+            optimizer.step()
+        texts.append(these)
+    assert [len(these) for these in texts] == [0, 0, 0, 0, 1, 0]
+    assert "have 1 backward passes, where 2 are expected" in texts[4][0] and "accumulation_steps=1" in texts[4][0]
+
+
 @pytest.mark.parametrize("kind", ["DCGAN", "WGAN"])
 @pytest.mark.parametrize("zeroed", ["first", "before backward", "zeros"])
 def test_a_discriminator(kind, zeroed):

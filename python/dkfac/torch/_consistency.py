@@ -91,7 +91,8 @@ class Consistency:
         self.active = False
         self.heard = False      # A GradScaler has told the scale.
         self.derived = False    # The loss contains derivatives of the model.
-        self.mixed = self.interrupted = False  # Passes were paused in this step, and since the last one has begun.
+        # Passes were paused, or derivatives computed, in this step, and since the last one has begun.
+        self.mixed = self.interrupted = False
         self.traced = False     # Uses were looked for in the whole graph of a loss.
         self.restart()
 
@@ -190,8 +191,8 @@ class Consistency:
         `ranks`: those that have data."""
         if self.derived:
             self.tell("derivatives", "the loss contains derivatives of the model (create_graph=True), in which its "
-                       "weights are used again: the curvature is that of the recorded uses, by the gradients of the "
-                       "last backward pass, as if the derivatives were a penalty beside it")
+                      "weights are used again: the curvature is that of the recorded uses, by the gradients of the "
+                      "last backward pass, as if the derivatives were a penalty beside it")
         if self.turn % INTERVAL == 0:
             differing = self._differing()
             wrong = {*self.found, *(differing if self.turn == 0 else ())}

@@ -28,11 +28,15 @@ class Count:
     def full(self) -> bool:
         return len(self.seen) >= self.passes
 
-    def end_step(self) -> None:
+    def end_step(self) -> int | None:
+        """Returns the number, where two steps had fewer than are expected and that stays."""
         number = len(self.seen)
-        if self.given is None and number:
-            again = number == self._fewer and self.ranks == 1
-            self._fewer = number if number < self.passes else 0
-            if self.over or again:
-                self.passes, self._fewer = number, 0
+        if number == 0:
+            return None
+        again = number == self._fewer
+        self._fewer = number if number < self.passes else 0
+        follows = self.given is None and (self.over or (again and self.ranks == 1))
+        if follows:
+            self.passes, self._fewer = number, 0
         self.begin()
+        return number if again and not follows else None

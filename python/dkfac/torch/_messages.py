@@ -42,6 +42,12 @@ def more_passes(number: int, expected: int) -> str:
             "that of a generator through its discriminator, belongs into `with kfac.paused():`")
 
 
+def fewer_passes(number: int, expected: int) -> str:
+    return (f"two steps in a row have {number} backward passes, where {expected} are expected: those that are missing "
+            "count as samples of zero, which makes curvature too small; pass accumulation_steps="
+            f"{number}, which counts calls of backward(), not of the model")
+
+
 def call_advice(model: nn.Module, called: bool) -> str:
     """What to call, or which module to attach to, where the attached one was not called; `called`: it was before."""
     if called:

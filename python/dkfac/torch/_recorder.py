@@ -353,7 +353,9 @@ class Recorder:
             self.registered.records.clear()
         self.consistency.end_step()
         self.passes.end_step()
-        self.count.end_step()
+        fewer = self.count.end_step()
+        if fewer is not None:
+            self.consistency.tell("fewer passes", _messages.fewer_passes(fewer, self.count.passes))
         self.uncaught.end_step()
         self.joining.end_step()
 
