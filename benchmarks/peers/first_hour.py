@@ -8,9 +8,10 @@ Rates are constant: the best one of the optimizer alone (the least loss with see
 worse ones), a third of it and three times it. Both sides of a pair have the same weights and batches.
 --attach lists arguments of attach(), NAME=VALUE joined by commas; "" is the bare two lines.
 
-FILE gets every run when it ends: one that is in it is not repeated, so the command can be stopped and started again. A
-run is its points (step, mean loss over the last tenth of the steps, seconds of processor time in steps until then) and
-the loss of held samples. Seconds depend little on what else runs, if OMP_NUM_THREADS and OPENBLAS_NUM_THREADS are 1.
+FILE gets every run when it ends: one that is in it is not repeated, so the command can be stopped and started again;
+--report is of those with the same --length. A run is its points (step, mean loss over the last tenth of the steps,
+seconds of processor time in steps until then) and the loss of held samples. Seconds depend little on what else runs, if
+OMP_NUM_THREADS and OPENBLAS_NUM_THREADS are 1.
 """
 from __future__ import annotations
 
@@ -148,6 +149,6 @@ def run(args: argparse.Namespace) -> int:
     if not args.report:
         train_all(args, runs)
     chosen = [r for r in runs.made if r["task"] in args.tasks and r["optimizer"] in args.optimizer
-              and r["at"] in RATES]
+              and r["at"] in RATES and r["steps"] == runs.task(r["task"]).steps]
     print(first_hour_report.report(chosen))
     return 0
