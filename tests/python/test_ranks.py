@@ -204,7 +204,7 @@ def train(given_up, none):
     inner = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.Tanh(), torch.nn.Linear(5, 3))
     model = torch.nn.parallel.DistributedDataParallel(inner, gradient_as_bucket_view=view)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    kfac = dkfac.attach(model, optimizer)
+    kfac = dkfac.attach(model, optimizer, accumulation_steps=1)
     torch.manual_seed(rank)
     for step in range(3):
         if given_up and step > 0:

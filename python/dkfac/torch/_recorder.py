@@ -279,13 +279,17 @@ class Recorder:
         record comes before its gradient of the same pass, so gradients that are there are of the earlier passes."""
         count, one = self.count, use.made_in
         group, later = self.passes.join(one), self.passes.supersedes(one)
-        if group not in count.seen and registered.records.any():
+        further = later or count.full
+        if self.joining.active and count.seen and group not in count.seen:  # They are kept until the step.
+            raise Error(_messages.further_pass(use.layer, 1, later))
+        # On several ranks the gradients of one alone may be zeros before they are averaged.
+        if group not in count.seen and registered.records.any() and (further or self.setup.comm.size == 1):
             if not any_nonzero(registered.records.gradients()):
                 self.drop()
                 self.uncaught.keep_since(self.passes.supersede() if later else one.number)
                 self.apply_settings()
-            elif later or count.full:
-                if count.given is not None or self.joining.active:
+            elif further:
+                if count.given is not None:
                     raise Error(_messages.further_pass(use.layer, count.passes, later))
                 count.over, self.passes.superseding = True, None
         count.seen.add(group)
