@@ -30,7 +30,8 @@ bool fit(const std::shared_ptr<comm::Communicator>& comm) {
   auto net = std::make_unique<nn::Sequential>();
   net->add<nn::Linear>("fc1", 2, 32).add<nn::Relu>("relu").add<nn::Linear>("fc2", 32, 1);
   nn::Model model(ctx, "curve", std::move(net), {2}, DType::f32, 1);
-  const auto kfac = optim::make_kfac(comm, {.curvature = {.damping = 1e-2}});
+  const auto kfac = optim::make_kfac(
+      comm, {.curvature = {.damping = 1e-2, .step_length = kfac::StepLength::none}});
   nn::OptimizerAttachment attachment(model, *kfac);
   kfac->prepare();
 

@@ -13,7 +13,7 @@ cuda=OFF
 exclude=()
 case ${1:-} in
   --cuda) cuda=ON exclude=(--exclude 'libcu*' --exclude 'libnv*' --exclude 'libnccl*') ;;
-  ?*) sed -n '2,/^set/{/^#/p}' "$0" >&2 && exit 64 ;;
+  ?*) echo "usage: tools/wheel.sh [--cuda]" >&2 && exit 64 ;;
 esac
 mkdir -p build
 work=$(mktemp -d)
@@ -30,7 +30,7 @@ rm -rf build/licenses
 mkdir build/licenses
 cp "${blas%/*/*}"/scipy_openblas32-*.dist-info/licenses/LICENSE.txt build/licenses/libscipy_openblas.txt
 for library in libdnnl.so.2 libgomp.so.1 libOpenCL.so.1; do
-  package=$(dpkg-query -S "*/$library" | sed 's/:.*//;q')
+  package=$(dpkg-query -S "*/$library" | sed -n '1s/:.*//p')
   cp "/usr/share/doc/$package/copyright" "build/licenses/${library%%.*}.txt"
 done
 

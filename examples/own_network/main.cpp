@@ -43,7 +43,7 @@ struct Method {
   std::unique_ptr<optim::Optimizer> (*make)(const Comm&);
 };
 const Method kMethods[] = {
-    {0.02, [](const Comm& comm) { return optim::make_kfac(comm, {}); }},
+    {0.2, [](const Comm& comm) { return optim::make_kfac(comm, {}); }},
     {0.5, [](const Comm& comm) { return optim::make_lars(comm, {.eta = 0.02}); }},
     {0.2, [](const Comm& comm) { return optim::make_sgd(comm, {}); }},
     {0.01, [](const Comm& comm) { return optim::make_adamw(comm, {}); }}};

@@ -49,9 +49,10 @@ double train(const Data& data, double lr, bool with_kfac) {
   torch::manual_seed(1);
   Net model;
   torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(lr).momentum(0.9));
-  dkfac::libtorch::Options options;  // [+]
-  options.damping = 0.03;            // [+]
-  options.inverse_interval = 5;      // [+]
+  dkfac::libtorch::Options options;         // [+]
+  options.damping = 0.03;                   // [+]
+  options.inverse_interval = 5;             // [+]
+  options.step_length = DKFAC_LENGTH_NONE;  // [+] The natural gradient itself: a rate of its own.
   std::unique_ptr<dkfac::libtorch::Kfac> kfac;
   if (with_kfac) kfac = std::make_unique<dkfac::libtorch::Kfac>(*model, optimizer, options);  // [+]
   double loss_value = 0;

@@ -21,10 +21,6 @@ void check_adaptive(const CurvatureOptions& o) {
       "[curvature options] refresh.stagger_inverses is set with staleness adaptive, where each "
       "inverse follows its own statistic; choose one of them");
   DKFAC_CHECK(
-      !o.refresh.early_refreshes,
-      "[curvature options] refresh.early_refreshes is set with staleness adaptive, where each "
-      "statistic is refreshed in the first steps until it is stable; choose one of them");
-  DKFAC_CHECK(
       o.inverse.method != InverseMethod::ekfac,
       "[curvature options] inverse.method is ekfac with staleness adaptive; EKFAC takes both "
       "records of a layer in one step, so use fixed intervals");

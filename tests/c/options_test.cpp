@@ -75,7 +75,7 @@ TEST(COptions, EveryFieldOfTheCurvatureIsReachable) {
   reach([](auto& o) { o.staleness = DKFAC_ADAPTIVE; });
   reach([](auto& o) { o.statistics_interval = 2; });
   reach([](auto& o) { o.inverse_interval = 2; });
-  reach([](auto& o) { o.early_refreshes = 1; });
+  reach([](auto& o) { o.early_refreshes = 0; });
   reach([](auto& o) { o.stagger_inverses = 1; });
   reach([](auto& o) { o.delay_inverses = 1; });
   reach([](auto& o) { o.similarity = 0.3; });

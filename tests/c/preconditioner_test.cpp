@@ -27,7 +27,8 @@ class CPreconditioner : public ::testing::Test {
   CPreconditioner() : object_(make()) {}
 
   static Preconditioner make() {
-    const dkfac_curvature_options options = f64_options();
+    dkfac_curvature_options options = f64_options();
+    options.early_refreshes = 0;
     dkfac_preconditioner* object = nullptr;
     expect_ok(dkfac_preconditioner_create(self().get(), &options, nullptr, &object));
     const dkfac_layer_spec spec = linear(kIn, kOut);

@@ -18,6 +18,7 @@ int main() {
   kfac::CurvatureOptions options;
   options.damping = 0.25;
   options.dtype = dkfac::DType::f64;
+  options.step_length = kfac::StepLength::none;
   kfac::Preconditioner preconditioner(dkfac::comm::make_self(), options);
   const auto layer =
       preconditioner.add_layer("fc", dkfac::LinearSpec{.in = 2, .out = 2, .bias = false});

@@ -19,6 +19,7 @@ int main() {
   std::array<double, 4> dw{1, 2, 3, 4};
 
   kfac::CurvatureOptions options;
+  options.step_length = kfac::StepLength::none;
   options.damping = lambda;
   options.dtype = dkfac::DType::f64;
   kfac::Preconditioner preconditioner(dkfac::comm::make_self(), options);

@@ -7,6 +7,7 @@
 #include "dkfac/comm/communicator.h"
 #include "dkfac/kfac/preconditioner.h"
 
+#include "support/natural_gradient.h"
 #include "support/on_device.h"
 #include "support/saved_state.h"
 #include "support/tensors.h"
@@ -35,7 +36,7 @@ struct TableCourse {
 };
 
 inline kfac::CurvatureOptions table_options() {
-  kfac::CurvatureOptions options;
+  kfac::CurvatureOptions options = natural_gradient();
   options.dtype = DType::f64;
   options.damping = 1e-2;
   options.statistics.new_weight = 0.3;

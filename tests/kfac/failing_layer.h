@@ -6,13 +6,15 @@
 
 #include "dkfac/kfac/preconditioner.h"
 
+#include "support/natural_gradient.h"
+
 /// A layer whose inverse can be made to fail.
 namespace dkfac::testing {
 
 /// Inputs whose two columns are equal make A = [[1,1],[1,1]]; next to a damping of 1e-60 its second
 /// pivot is exactly zero.
 inline kfac::CurvatureOptions hopeless() {
-  kfac::CurvatureOptions options;
+  kfac::CurvatureOptions options = natural_gradient();
   options.dtype = DType::f64;
   options.damping = 1e-60;
   options.statistics.new_weight = 1;

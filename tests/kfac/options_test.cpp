@@ -113,7 +113,6 @@ TEST(CurvatureOptions, NamesTheFieldThatIsOutOfRange) {
        [](auto& o) { adaptive(o).refresh.statistics_interval = 2; }},
       {"refresh.inverse_interval is 3", [](auto& o) { adaptive(o).refresh.inverse_interval = 3; }},
       {"refresh.stagger_inverses", [](auto& o) { adaptive(o).refresh.stagger_inverses = true; }},
-      {"refresh.early_refreshes", [](auto& o) { adaptive(o).refresh.early_refreshes = true; }},
       {"inverse.method is ekfac",
        [](auto& o) { adaptive(o).inverse.method = InverseMethod::ekfac; }},
       // Scales that every rebuild forgets before they are used again.

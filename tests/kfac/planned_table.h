@@ -9,6 +9,7 @@
 #include "dkfac/core/context.h"
 
 #include "kfac/curvature/layer_table.h"
+#include "support/natural_gradient.h"
 
 namespace dkfac::testing {
 
@@ -16,7 +17,7 @@ namespace dkfac::testing {
 inline const LinearSpec kOneWeight{.in = 1, .out = 1, .bias = false};
 
 inline kfac::CurvatureOptions options_f64() {
-  kfac::CurvatureOptions options;
+  kfac::CurvatureOptions options = natural_gradient();
   options.dtype = DType::f64;
   options.loss_reduction = LossReduction::sum;
   return options;

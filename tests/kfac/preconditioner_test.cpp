@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "support/natural_gradient.h"
 #include "support/near.h"
 #include "support/plain_training.h"
 
@@ -11,7 +12,7 @@ namespace dkfac::testing {
 namespace {
 
 kfac::CurvatureOptions options64() {
-  kfac::CurvatureOptions options;
+  kfac::CurvatureOptions options = natural_gradient();
   options.damping = 1e-2;
   options.dtype = DType::f64;
   options.communication.bucket_bytes = 4096;

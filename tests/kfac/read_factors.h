@@ -10,6 +10,7 @@
 #include "dkfac/kfac/preconditioner.h"
 
 #include "support/fisher.h"
+#include "support/natural_gradient.h"
 #include "support/near.h"
 
 /// Compares read_factors() with sums computed by definition.
@@ -19,7 +20,7 @@ using namespace fisher;
 using kfac::CurvatureOptions;
 
 inline CurvatureOptions factor_options() {
-  CurvatureOptions options;
+  CurvatureOptions options = natural_gradient();
   options.damping = 1e-2;
   options.statistics.new_weight = 1;
   options.dtype = DType::f64;

@@ -9,6 +9,8 @@
 
 #include "dkfac/kfac/preconditioner.h"
 
+#include "support/natural_gradient.h"
+
 /// For tests of rejected arguments, with messages that name the call, the layer, what was given and
 /// what is needed.
 namespace dkfac::testing {
@@ -35,7 +37,7 @@ inline ::testing::AssertionResult says(const std::string& text,
 }
 
 inline CurvatureOptions options64(int micro_batches = 1) {
-  CurvatureOptions options;
+  CurvatureOptions options = natural_gradient();
   options.damping = 1e-2;
   options.dtype = DType::f64;
   options.statistics.micro_batches = micro_batches;

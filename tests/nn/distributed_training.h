@@ -10,6 +10,7 @@
 #include "dkfac/optim/optimizer.h"
 
 #include "nn/nn_support.h"
+#include "support/natural_gradient.h"
 
 namespace dkfac::testing {
 
@@ -118,7 +119,7 @@ inline Trained train(const std::shared_ptr<comm::Communicator>& comm, optim::Opt
 }
 
 inline optim::KfacOptions kfac_options(bool overlap) {
-  optim::KfacOptions options;
+  optim::KfacOptions options{.curvature = natural_gradient()};
   options.curvature.damping = 1e-2;
   options.curvature.dtype = DType::f64;
   options.curvature.communication.overlap = overlap;

@@ -8,6 +8,7 @@
 #include "dkfac/core/tensor.h"
 #include "dkfac/kfac/inverse.h"
 
+#include "support/natural_gradient.h"
 #include "support/near.h"
 #include "support/one_layer.h"
 #include "support/saved_state.h"
@@ -50,7 +51,7 @@ std::vector<double> packed_gram(const std::vector<double>& x, std::int64_t width
 }
 
 optim::KfacOptions options64() {
-  optim::KfacOptions options;
+  optim::KfacOptions options{.curvature = natural_gradient()};
   options.curvature.dtype = DType::f64;
   options.curvature.damping = 0.03;
   options.curvature.statistics.new_weight = 0.3;
@@ -154,7 +155,7 @@ class Hand {
       for (std::size_t i = 0; i < w.size(); ++i) v[i] = w[i] - old[i];
   }
 
-  optim::KfacOptions o_;
+  optim::KfacOptions o_{.curvature = natural_gradient()};
   Changing changing_;
   Context ctx_;
   std::vector<double> a_ = std::vector<double>(10), g_ = std::vector<double>(3);
@@ -313,10 +314,11 @@ TEST(Kfac, RefusesOptionsOutOfRange) {
   const auto make = [](optim::KfacOptions options) {
     (void)optim::make_kfac(comm::make_self(), options);
   };
-  EXPECT_THROW(make({.curvature = {}, .momentum = 1}), InvalidArgument);
-  EXPECT_THROW(make({.curvature = {}, .weight_decay = -1}), InvalidArgument);
-  EXPECT_THROW(make({.curvature = {}, .momentum_rule = MomentumRule::paper}), InvalidArgument);
-  optim::KfacOptions bad;
+  EXPECT_THROW(make({.curvature = natural_gradient({}), .momentum = 1}), InvalidArgument);
+  EXPECT_THROW(make({.curvature = natural_gradient({}), .weight_decay = -1}), InvalidArgument);
+  EXPECT_THROW(make({.curvature = natural_gradient({}), .momentum_rule = MomentumRule::paper}),
+               InvalidArgument);
+  optim::KfacOptions bad{.curvature = natural_gradient()};
   bad.curvature.damping = 0;
   EXPECT_THROW(make(bad), InvalidArgument);
 }

@@ -13,10 +13,13 @@
 #include "dkfac/core/tensor.h"
 #include "dkfac/kfac/preconditioner.h"
 
+#include "support/natural_gradient.h"
 #include "support/saved_state.h"
 
 namespace dkfac::optim {
 namespace {
+
+using dkfac::testing::natural_gradient;
 
 /// Calls check(entry, options) for each optimizer with its defaults.
 template <class Check>
@@ -121,7 +124,7 @@ TEST(Registry, LeavesTheWiresOfKfacToKfac) {
       EXPECT_NE(refusal_of(options).find("are for K-FAC"), std::string::npos) << entry.name;
     }
   });
-  kfac::CurvatureOptions curvature;
+  kfac::CurvatureOptions curvature = natural_gradient();
   curvature.communication.gradient_wire = DType::f16;
   EXPECT_NO_THROW(curvature.validate());
   EXPECT_THROW(kfac::Preconditioner(comm::make_self(), curvature), InvalidArgument);

@@ -8,6 +8,21 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 torch = pytest.importorskip("torch")
 
 
+def pytest_configure(config):
+    config.addinivalue_line("markers", "defaults: what users get who pass no options")
+
+
+@pytest.fixture(autouse=True)
+def natural_gradient(request, monkeypatch):
+    """Directions and refreshes as theory has them, with which tests compare; `defaults` leaves those of the library."""
+    if "defaults" in request.keywords:
+        return
+    from dkfac.torch import _model
+    made = _model.curvature_options
+    monkeypatch.setattr(_model, "curvature_options", lambda **given: made(
+        **{"step_length": "none", "early_refreshes": False, **given}))
+
+
 @pytest.fixture(autouse=True)
 def seeded():
     torch.manual_seed(1)

@@ -33,7 +33,7 @@ def train(steps, state=None, interval=1):
     kfac = dkfac.attach(model, optimizer, damping=0.1)
     if state is not None:
         kfac.load_state_dict(state)
-    kfac.settings.update(statistics_interval=interval, inverse_interval=interval)
+    kfac.statistics_interval = kfac.inverse_interval = interval
     torch.manual_seed(1)
     for _ in range(steps):
         optimizer.zero_grad()

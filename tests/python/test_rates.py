@@ -48,7 +48,8 @@ def whole(model, groups, kl_clip):
 
 def compatible(model, groups, kl_clip):
     optimizer = torch.optim.SGD(groups, lr=5.0)
-    kfac = dkfac.KFACPreconditioner(model, lr=optimizer, kl_clip=kl_clip or None, damping_scale="dkfac")
+    kfac = dkfac.KFACPreconditioner(model, lr=optimizer, kl_clip=kl_clip or None, damping_scale="dkfac",
+                                    average_start="first")
     return optimizer, kfac.step, lambda: kfac
 
 

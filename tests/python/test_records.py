@@ -68,11 +68,11 @@ def test_leftovers_are_complete_records_or_those_without_gradients():
 
 def test_uses_of_one_backward_pass_are_a_mean_in_a_and_a_sum_in_g():
     records, layer, calls = made(passes=1)
-    records.expect(1, 2, {})
+    records.expect(1, 2)
     for number in (1, 2):
         records.add(use_of(layer, number), torch.ones(4, 2), ranks=1, uses=2)
     assert calls == [("set", 2)] + [("x", 1.0, 8), ("g", 2.0, 4)] * 2 and records.count(layer) == 2
-    records.expect(2, 1, {})
+    records.expect(2, 1)
     assert len(calls) == 5  # The library counts records.
 
 

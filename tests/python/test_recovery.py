@@ -276,12 +276,3 @@ def test_a_number_of_samples_that_is_none_is_refused(samples):
     dkfac.attach(model, optimizer, batch_dim=lambda *_: samples)
     with pytest.raises(dkfac.InvalidArgument, match="batch_dim"):
         backward(model, x, y)
-
-
-def test_a_factor_decay_that_would_not_be_used_is_refused():
-    state = dkfac.KFACPreconditioner(net(), factor_decay=0.99).state_dict()
-    pre = dkfac.KFACPreconditioner(net())
-    with pytest.raises(dkfac.InvalidArgument, match="factor_decay"):
-        pre.load_state_dict(state)
-    assert pre.factor_decay == 0.95
-    dkfac.KFACPreconditioner(net(), factor_decay=0.99).load_state_dict(state)

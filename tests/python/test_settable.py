@@ -198,7 +198,7 @@ assert kfac.last_report.updated
 try:
     train(2, False)
 except dkfac.CommError as error:
-    print("dampings, intervals or numbers of micro-batches" in str(error))
+    print("dampings, intervals, weights of statistics or numbers" in str(error))
 dist.destroy_process_group()
 """
 

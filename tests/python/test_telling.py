@@ -44,7 +44,7 @@ def lines(caplog):
 
 def test_the_first_step_with_statistics_says_what_is_done(lines):
     model, x = conv_net(), torch.randn(6, 1, 6, 6)
-    with told() as texts:
+    with told(share=True) as texts:
         kfac, optimizer = train(model, x, 0, statistics_interval=2, inverse_interval=8, damping=0.25)
         assert lines() == []
         train(model, x, 1, optimizer, kfac)
@@ -126,12 +126,12 @@ def test_layers_that_come_later_are_said_anew(lines):
 
 def test_no_curvature_at_all_is_told():
     model = nn.Sequential(nn.PReLU(4), nn.GroupNorm(2, 4))
-    with told() as texts:
+    with told(share=True) as texts:
         train(model, torch.randn(5, 4), 3)
     text, = texts
     assert "no parameter has curvature, so every step is that of the optimizer alone" in text
     assert "66.7 % GroupNorm has no curvature block (1.weight, 1.bias)" in text and "can have curvature: Linear, Conv2d" in text
-    with told() as texts:
+    with told(share=True) as texts:
         train(nn.Sequential(nn.PReLU(4), nn.Linear(4, 4)), torch.randn(5, 4), 3)
     assert texts == []  # Control.
 
@@ -150,7 +150,7 @@ class Gain(nn.Module):
 @pytest.mark.parametrize("others, options, small", [(21, {}, True), (20, {}, False), (21, {"skip_layers": "^gain"},
                                                                                       False)])
 def test_a_small_share_is_told(others, options, small):
-    with told() as texts:
+    with told(share=True) as texts:
         kfac, _ = train(Gain(others), torch.randn(5, 4), 3, **options)
     assert len(texts) == small
     if small:
@@ -172,7 +172,7 @@ def diverge(form, steps, weights, recover_at=()):
     if weights == "broken":
         with torch.no_grad():
             model[2].weight[0, 0] = math.nan
-    with told() as texts:
+    with told(share=True) as texts:
         for turn in range(steps):
             optimizer.zero_grad()
             factor = 1.0 if turn in recover_at or weights == "broken" else math.inf
@@ -185,8 +185,8 @@ def diverge(form, steps, weights, recover_at=()):
 @pytest.mark.parametrize("form", ["attach", "KFAC", "KFACPreconditioner"])
 def test_steps_that_are_rejected_in_a_row_are_told_once(form):
     text, = diverge(form, 25, "finite")
-    assert text.startswith("[dkfac] 10 steps in a row were rejected, and changed nothing, since a statistic and a "
-                           "gradient was not finite; all weights are finite")
+    assert text.startswith("[dkfac] 10 steps in a row were rejected, and changed nothing. Not finite is a statistic and "
+                           "a gradient; all weights are finite")
     text, = diverge(form, REJECTED, "broken")
     assert "'2.weight' of the model is not finite itself" in text and "checkpoint" in text
     assert diverge(form, REJECTED - 1, "broken") == []  # Controls.

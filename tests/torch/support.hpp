@@ -25,6 +25,8 @@ constexpr double kLambda = 0.1;
 
 inline libtorch::Options options() {
   libtorch::Options o;
+  o.step_length = DKFAC_LENGTH_NONE;
+  o.early_refreshes = 0;
   o.damping = kLambda;
   o.inverse_method = DKFAC_EIGEN;
   return o;

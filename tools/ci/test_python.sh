@@ -32,7 +32,7 @@ build() {
 }
 
 case ${1:-} in
-  --build) build && exit ;;
+  --build) build; exit ;;
   --built) shift ;;
   *) build ;;
 esac

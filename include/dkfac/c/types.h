@@ -195,7 +195,7 @@ typedef struct dkfac_curvature_options {
   int32_t staleness;                /* dkfac_staleness; default fixed. */
   int32_t statistics_interval;      /* Default 1. */
   int32_t inverse_interval;         /* Default 1. */
-  int32_t early_refreshes;          /* Default 0. */
+  int32_t early_refreshes;          /* Default 1. */
   int32_t stagger_inverses;         /* Default 0. */
   int32_t delay_inverses;           /* Default 0. */
   double similarity;                /* Of the adaptive rule; default 0.1. */

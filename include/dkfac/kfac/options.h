@@ -69,7 +69,7 @@ enum class Staleness : std::uint8_t {
 /// What gives the preconditioned gradient U of a layer (weight and bias together) its length,
 /// beside its gradient V (docs/math.md, "Step length").
 enum class StepLength : std::uint8_t {
-  automatic,   ///< `none`.
+  automatic,   ///< `gradient`; with a KL clip, which is a length of its own, `none`.
   none,        ///< U itself: a step of the natural gradient, which needs a rate of its own.
   gradient,    ///< |V|/|U| U: rates, momentum and clipping of the optimizer behind it stay right.
   projection,  ///< <U,V>/|U|^2 U, which is never longer: descends wherever the gradient would.
@@ -122,8 +122,8 @@ struct DKFAC_API RefreshOptions {
   /// Refreshes statistics in each of the first 10 steps, whatever the interval, and rebuilds
   /// inverses after the statistics 1, 2, 3, 5, 8, 12, 18, 27, ... (k, then 1.5 k rounded up) until
   /// these are inverse_interval steps apart: the first inverses, of few samples, are soon replaced.
-  /// Staleness::fixed only.
-  bool early_refreshes = false;
+  /// No effect with Staleness::adaptive, which does so by itself.
+  bool early_refreshes = true;
   /// Spreads the rebuilds of the inverses over the steps of inverse_interval, to even out the cost
   /// of a step, instead of rebuilding all in one. Staleness::fixed only. Both inverses of a layer
   /// are rebuilt in the same step. The first refresh rebuilds all. Owners choose the steps, so

@@ -181,6 +181,7 @@ class KFACPreconditioner(ModelPreconditioner):
             skip_layers=skip_layers or (), kinds=(c.LINEAR, c.CONV2D) if peer else ALL_KINDS,
             scaling=peer_scaling if peer else None, settings=self._given, damping=self._given.values["damping"],
             new_weight=self._given.values["new_weight"], kl_clip=self._clip, step_length="none",
+            early_refreshes=False,
             statistics_interval=self._given.values["statistics_interval"],
             inverse_interval=self._given.values["inverse_interval"],
             grad_worker_fraction=self.grad_worker_fraction if workers > 1 else 0.0,
@@ -306,7 +307,7 @@ class KFACPreconditioner(ModelPreconditioner):
         self._set("inv_update_steps", value)
 
     def _set(self, name: str, value: object) -> None:
-        self._check({**self._given.given, name: value}, 1)
+        self._check({**self._given.given, name: value}, 1, self.allreduce_bucket_cap_mb)
         self._given.given[name] = value
         self._given.refresh()
 

@@ -283,7 +283,7 @@ class ModelPreconditioner(Joins, Settable):
 
     def check_state(self, state: Mapping[str, Any]) -> None:
         """Raises DataError where load_state_dict() would. Drops the records made since the last step."""
-        _state.check(state, self.comm)
+        _state.check(state, self.comm, self._recorder.settings.values)
         self.reset_batch()
         if self._recorder.registered is not None:
             self._recorder.registered.compare(state)

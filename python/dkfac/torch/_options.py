@@ -49,7 +49,7 @@ class CommonOptions(TypedDict, total=False):
     multiple of it that has the trace of the first statistic. No effect with new_weight 1. Default "first"."""
     early_refreshes: bool
     """Statistics in each of the first 10 steps, and inverses after the statistics 1, 2, 3, 5, 8, 12, 18, 27, ... until
-    these are inverse_interval steps apart. Default False."""
+    these are inverse_interval steps apart. Default True."""
     staleness: Literal["fixed", "adaptive"]
     """Statistics are updated at the intervals, or each at its own, set from its drift. Default "fixed"."""
     stagger_inverses: bool
@@ -101,7 +101,7 @@ class Options(CommonOptions, total=False):
     step_length: Literal["auto", "none", "gradient", "projection"]
     """Length of a layer's preconditioned gradient U beside its gradient V: "none", its own; "gradient", |V|, so that
     rates of the optimizer alone stay right; "projection", that of V's projection on U. The last two not with kl_clip.
-    Default "auto": none."""
+    Default "auto": "gradient"; with kl_clip "none"."""
     grad_worker_fraction: float
     """Fraction of the ranks that hold the inverses of a layer; 0 is one rank. Default 0.0."""
     bucket_bytes: int

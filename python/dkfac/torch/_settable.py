@@ -46,7 +46,8 @@ class Settable:
 
     @property
     def accumulation_steps(self) -> int | None:
-        """Passes of a step; None: they are counted. It is set between two steps, and is no part of the state: the loop decides it."""
+        """Passes of a step; None: they are counted. It is set between two steps, and is no part of the state: the loop
+        decides it."""
         return self._joined()._recorder.setup.accumulation_steps
 
     @accumulation_steps.setter

@@ -1,7 +1,7 @@
 """State of a preconditioner as a dict of tensors and numbers."""
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -11,7 +11,6 @@ from .._comm import Comm
 from .._library import DataError
 from .._preconditioner import Preconditioner
 from ._layers import ConvLayer, Layer
-from ._settings import NAMES
 from ._tensors import view_of
 
 State = dict[str, Any]
@@ -30,12 +29,12 @@ def save(preconditioner: Preconditioner) -> State:
     return state
 
 
-def check(state: object, comm: Comm) -> None:
+def check(state: object, comm: Comm, settings: Collection[str]) -> None:
     if not isinstance(state, dict) or not set(state) >= _KEYS or state["version"] != 1:
         raise DataError("[load_state_dict] this is no state of dkfac.torch of version 1")
-    if set(state["settings"]) != set(NAMES):
+    if set(state["settings"]) != set(settings):
         raise DataError(f"[load_state_dict] the settings of the state are {', '.join(state['settings'])}; they must be "
-                        + ", ".join(NAMES))
+                        + ", ".join(settings))
     if (state["rank"], state["ranks"]) != (comm.rank, comm.size):
         raise DataError(f"[load_state_dict] the state is of rank {state['rank']} of {state['ranks']}, this is rank "
                         f"{comm.rank} of {comm.size}; resume with as many ranks, each with its own state")

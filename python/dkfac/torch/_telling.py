@@ -5,7 +5,7 @@ import collections
 import logging
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -130,8 +130,8 @@ def _small(found: Coverage) -> str | None:
 
 
 def _rejection(recorder: Recorder, report: StepReport) -> str:
-    causes: Mapping[str, int] = {"a statistic": report.nonfinite_statistic, "a gradient":
-                                 report.nonfinite_gradient + report.data_error, "the loss": report.nonfinite_loss}
+    causes = {"a statistic": report.nonfinite_statistic,
+              "a gradient": report.nonfinite_gradient + report.data_error}  # That of a layer, or another.
     what = " and ".join(name for name, ranks in causes.items() if ranks)
     broken = _not_finite(recorder.setup.model)
     if broken is not None:
@@ -140,7 +140,7 @@ def _rejection(recorder: Recorder, report: StepReport) -> str:
     else:
         advice = ("all weights are finite, so the loss or its scale overflows: look at the loss and the batches, and "
                   "lower the loss scale")
-    return f"{REJECTED} steps in a row were rejected, and changed nothing, since {what} was not finite; {advice}"
+    return f"{REJECTED} steps in a row were rejected, and changed nothing. Not finite is {what}; {advice}"
 
 
 def _not_finite(model: torch.nn.Module) -> str | None:

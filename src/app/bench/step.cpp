@@ -27,9 +27,10 @@ constexpr int kTurn = 5;
 /// only a few percent.
 constexpr double kLossRoom = 1.1;
 
-/// Replaces the schedules, so that the intervals of --cycle hold for the whole run.
+/// Leaves out early refreshes and, so that the intervals of --cycle hold, schedules.
 Config without_schedules(Config config, const std::vector<int>& cycle) {
   config = Config(phases_of(config).front().config);  // Steps of the first phase.
+  config.optimizer.options.kfac.curvature.refresh.early_refreshes = false;
   if (cycle.empty()) return config;
   config.optimizer.damping_schedule = DampingSchedule::constant;
   config.optimizer.interval_schedule = IntervalSchedule::constant;

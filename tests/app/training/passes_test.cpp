@@ -76,7 +76,7 @@ TEST(MonteCarloFisher, IsDrawnAnewEachStepAndTheSameAtEveryRankCount) {
 // With the statistics of the drawn labels out of reach, the gradients are those of the true ones.
 TEST(MonteCarloFisher, LeavesTheGradientsAsTheyAre) {
   const Keys damped{"optimizer.damping=1e12", "lr.lr=2e10", "model.batch_norm_groups=2",
-                    "optimizer.norm_damping=1"};
+                    "optimizer.norm_damping=1", "optimizer.step_length=none"};
   Keys drawn = damped;
   drawn.emplace_back("optimizer.fisher=monte_carlo");
   // (F + l I)^-1 g = g / l up to |F| / l, which is below 1e-9 here.
@@ -86,11 +86,11 @@ TEST(MonteCarloFisher, LeavesTheGradientsAsTheyAre) {
 }
 
 TEST(CurvatureSchedule, ReachesTheOptimizer) {
-  const Config config =
-      tiny::config("kfac", {"optimizer.damping_schedule=piecewise",
-                            "optimizer.damping_knots=[[0, 1], [1, 0.25]]",
-                            "optimizer.interval_schedule=ramp", "optimizer.interval_ramp_steps=4",
-                            "optimizer.statistics_interval=3", "run.log_interval=1"});
+  const Config config = tiny::config(
+      "kfac",
+      {"optimizer.damping_schedule=piecewise", "optimizer.damping_knots=[[0, 1], [1, 0.25]]",
+       "optimizer.interval_schedule=ramp", "optimizer.interval_ramp_steps=4",
+       "optimizer.early_refreshes=false", "optimizer.statistics_interval=3", "run.log_interval=1"});
   std::vector<double> damping;
   std::vector<bool> refreshed;
   TrainHooks hooks;

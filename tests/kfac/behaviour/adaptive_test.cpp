@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "support/natural_gradient.h"
 #include "support/near.h"
 #include "support/plain_training.h"
 
@@ -15,7 +16,7 @@ using kfac::StatisticKind;
 using Steps = std::vector<int>;
 
 kfac::CurvatureOptions adaptive(double alpha) {
-  kfac::CurvatureOptions options;
+  kfac::CurvatureOptions options = natural_gradient();
   options.damping = 1e-2;
   options.dtype = DType::f64;
   options.refresh.staleness = kfac::Staleness::adaptive;

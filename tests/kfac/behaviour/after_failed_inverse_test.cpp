@@ -8,6 +8,7 @@
 #include "dkfac/optim/optimizer.h"
 
 #include "kfac/failing_layer.h"
+#include "support/natural_gradient.h"
 #include "support/saved_state.h"
 
 // How training goes on after a factor has failed too often.
@@ -109,7 +110,7 @@ TEST(AfterFailedInverse, ItsStateGoesOnWithMoreDamping) {
 TEST(AfterFailedInverse, EkfacScalesThatWereRefusedGetOneMoreTryToo) {
   std::vector<SavedState> states(2);
   comm::run_ranks(2, [&](auto comm) {
-    kfac::CurvatureOptions options;
+    kfac::CurvatureOptions options = natural_gradient();
     options.inverse.max_failed_refreshes = 2;
     options.inverse.method = kfac::InverseMethod::ekfac;
     options.distribution.grad_worker_fraction = 1;
@@ -143,7 +144,7 @@ TEST(AfterFailedInverse, EkfacScalesThatWereRefusedGetOneMoreTryToo) {
 
 TEST(WithoutInverse, GradientsKeepBitsThatTheComputingTypeCannotHold) {
   comm::run_ranks(2, [](auto comm) {
-    kfac::Preconditioner preconditioner(comm, kfac::CurvatureOptions{});  // f32
+    kfac::Preconditioner preconditioner(comm, natural_gradient());  // f32
     const LinearSpec spec{.in = 1, .out = 1, .bias = false};
     const auto good = preconditioner.add_layer("good", spec);
     const auto bad = preconditioner.add_layer("bad", spec);

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "support/natural_gradient.h"
 #include "support/plain_training.h"
 
 // Everything that must be equal on all ranks is checked, and a difference is an error on all ranks
@@ -12,7 +13,7 @@ namespace dkfac::testing {
 namespace {
 
 kfac::CurvatureOptions agreed_curvature() {
-  kfac::CurvatureOptions options;
+  kfac::CurvatureOptions options = natural_gradient();
   options.damping = 1e-2;
   options.dtype = DType::f64;
   return options;

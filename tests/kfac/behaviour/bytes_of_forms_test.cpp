@@ -9,6 +9,7 @@
 #include "dkfac/kfac/assignment.h"
 #include "dkfac/kfac/preconditioner.h"
 
+#include "support/natural_gradient.h"
 #include "support/near.h"
 
 // StepReport::bytes of a preconditioner against docs/distribution.md, "Bytes": groups, rows, full
@@ -138,7 +139,7 @@ void expect_bytes(kfac::CurvatureOptions options, const std::vector<FormGrid>& g
 const std::vector<FormGrid> kFormGrids{{1, 1}, {2, 1}, {2, 2}, {4, 2}};
 
 TEST(BytesOfForms, OfGroupsAndFullFishers) {
-  kfac::CurvatureOptions options;
+  kfac::CurvatureOptions options = natural_gradient();
   options.refresh.statistics_interval = options.refresh.inverse_interval = 2;
   expect_bytes(options, kFormGrids);
   options.statistics.norm_fisher = kfac::NormFisher::full;
@@ -146,20 +147,20 @@ TEST(BytesOfForms, OfGroupsAndFullFishers) {
 }
 
 TEST(BytesOfForms, OfRows) {
-  kfac::CurvatureOptions options;
+  kfac::CurvatureOptions options = natural_gradient();
   options.statistics.new_weight = 1;
   expect_bytes(options, kFormGrids);
 }
 
 TEST(BytesOfForms, OfEkfac) {
-  kfac::CurvatureOptions options;
+  kfac::CurvatureOptions options = natural_gradient();
   options.inverse.method = kfac::InverseMethod::ekfac;
   options.refresh.inverse_interval = 2;
   expect_bytes(options, {{1, 1}, {2, 2}, {4, 4}});
 }
 
 TEST(BytesOfForms, OfAdaptiveIntervals) {
-  kfac::CurvatureOptions options;
+  kfac::CurvatureOptions options = natural_gradient();
   options.refresh.staleness = kfac::Staleness::adaptive;
   options.refresh.similarity = 0.9;
   expect_bytes(options, kFormGrids);
@@ -167,7 +168,7 @@ TEST(BytesOfForms, OfAdaptiveIntervals) {
 
 TEST(BytesOfForms, OfWires) {
   for (const DType wire : {DType::bf16, DType::f16}) {
-    kfac::CurvatureOptions options;
+    kfac::CurvatureOptions options = natural_gradient();
     options.communication.statistics_wire = wire;
     expect_bytes(options, kFormGrids);
   }

@@ -3,6 +3,7 @@
 #include "dkfac/core/ops.h"
 #include "dkfac/kfac/assignment.h"
 
+#include "support/natural_gradient.h"
 #include "support/plain_training.h"
 
 // StepReport::bytes against the formulas of docs/distribution.md, "Bytes".
@@ -13,7 +14,7 @@ using Net = PlainNet<double>;
 constexpr std::int64_t kFlags = 42, kWide = 8;  // f64 throughout, but for the wires.
 
 kfac::CurvatureOptions counted_curvature() {
-  kfac::CurvatureOptions options;
+  kfac::CurvatureOptions options = natural_gradient();
   options.damping = 1e-2;
   options.dtype = DType::f64;
   options.communication.bucket_bytes = 4096;

@@ -7,6 +7,8 @@
 #include "dkfac/core/random.h"
 #include "dkfac/kfac/preconditioner.h"
 
+#include "support/natural_gradient.h"
+
 // Inverses that are used from the step after their rebuild on.
 namespace dkfac::testing {
 namespace {
@@ -71,7 +73,7 @@ std::vector<std::vector<double>> directions(const CurvatureOptions& options, int
 }
 
 CurvatureOptions options_of(int statistics_interval, int inverse_interval, double fraction) {
-  CurvatureOptions options;
+  CurvatureOptions options = natural_gradient();
   options.dtype = DType::f64;
   options.damping = 1e-2;
   options.statistics.new_weight = 0.3;

@@ -12,10 +12,12 @@
 #include "kfac/inverse/refresh.h"
 #include "support/both_backends.h"
 #include "support/eigen.h"
+#include "support/natural_gradient.h"
 
 namespace dkfac::kfac {
 namespace {
 
+using dkfac::testing::natural_gradient;
 using testing::as_eigen;
 using testing::distance;
 using testing::RowMajor;
@@ -52,7 +54,7 @@ TEST_P(TableBesideEigen, TheDiagonalSolvesTheWholeSystem) {
     const TableProblem p = table_problem(vocabulary, width, random);
     for (const auto inverse : {InverseMethod::cholesky, InverseMethod::eigen})
       for (const auto split : {DampingSplit::pi, DampingSplit::constant}) {
-        CurvatureOptions options;
+        CurvatureOptions options = natural_gradient();
         options.damping = 0.02;
         options.damping_split = split;
         options.statistics.new_weight = 1;

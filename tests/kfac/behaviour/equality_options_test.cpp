@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "support/natural_gradient.h"
 #include "support/near.h"
 #include "support/plain_mlp.h"
 #include "support/plain_training.h"
@@ -24,7 +25,7 @@ struct CountedMlp : Mlp {
 };
 
 optim::KfacOptions base_options() {
-  optim::KfacOptions options;
+  optim::KfacOptions options{.curvature = natural_gradient()};
   options.curvature.damping = 1e-2;
   options.curvature.dtype = DType::f64;
   return options;

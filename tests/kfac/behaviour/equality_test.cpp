@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "support/natural_gradient.h"
 #include "support/near.h"
 #include "support/plain_mlp.h"
 #include "support/plain_training.h"
@@ -29,7 +30,7 @@ TrainSettings settings(int steps) {
 }
 
 optim::KfacOptions options(DType dtype = DType::f64) {
-  optim::KfacOptions options;
+  optim::KfacOptions options{.curvature = natural_gradient()};
   options.curvature.damping = kDamping;
   options.curvature.dtype = dtype;
   options.curvature.communication.bucket_bytes = 2048;  // Several buckets per exchange.

@@ -9,6 +9,7 @@
 #include "dkfac/optim/optimizer.h"
 
 #include "kfac/failing_layer.h"
+#include "support/natural_gradient.h"
 #include "support/near.h"
 #include "support/temp_folder.h"
 
@@ -115,7 +116,7 @@ TEST(FailedInverse, LeavesParametersOfTheOptimizerToo) {
 // of the vectors of signs that decompositions are tried on.
 TEST(NullVectorOfSigns, DoesNotMakeAGoodDecompositionABadOne) {
   for (const auto method : {kfac::InverseMethod::eigen, kfac::InverseMethod::ekfac}) {
-    kfac::CurvatureOptions options;
+    kfac::CurvatureOptions options = natural_gradient();
     options.damping = 1e-2;
     options.dtype = DType::f64;
     options.inverse.method = method;
@@ -290,7 +291,7 @@ TEST(FailedInverse, IsAnErrorOfTheOptimizerToo) {
 TEST(Statistic, ThatOverflowsInTheSumOverRanksNeverEntersTheAverage) {
   // Each rank's f32 part is finite, their sum is not; the step's flags do not cover that.
   comm::run_ranks(2, [](auto comm) {
-    kfac::CurvatureOptions options;
+    kfac::CurvatureOptions options = natural_gradient();
     options.statistics.new_weight = 0.5;
     kfac::Preconditioner preconditioner(comm, options);
     const auto fc = preconditioner.add_layer("fc", LinearSpec{.in = 1, .out = 1, .bias = false});
@@ -318,7 +319,7 @@ std::string refused_again_and_again(bool change, bool ekfac,
                                     const std::function<bool(int step)>& good) {
   std::string said;
   comm::run_ranks(2, [&](auto comm) {
-    kfac::CurvatureOptions options;
+    kfac::CurvatureOptions options = natural_gradient();
     options.inverse.max_failed_refreshes = 2;
     if (ekfac) {
       options.inverse.method = kfac::InverseMethod::ekfac;

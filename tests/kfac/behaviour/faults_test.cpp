@@ -7,6 +7,7 @@
 
 #include "dkfac/comm/in_process.h"
 
+#include "support/natural_gradient.h"
 #include "support/near.h"
 #include "support/plain_training.h"
 #include "support/saved_state.h"
@@ -119,7 +120,7 @@ void expect_no_trace(const MakeOptimizer& make, int ranks, int culprit, const Fa
 
 TEST_P(FaultInside, LeavesNoBitOfTheStateChanged) {
   const MakeOptimizer kfac = [](auto comm) {
-    optim::KfacOptions options;
+    optim::KfacOptions options{.curvature = natural_gradient()};
     options.curvature.damping = 1e-2;
     options.curvature.communication.bucket_bytes = 2048;
     return optim::make_kfac(comm, options);

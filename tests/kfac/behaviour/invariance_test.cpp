@@ -2,6 +2,7 @@
 
 #include "dkfac/core/ops.h"
 
+#include "support/natural_gradient.h"
 #include "support/near.h"
 #include "support/plain_training.h"
 
@@ -13,7 +14,7 @@ namespace {
 constexpr double kTolerance = 1e-10;
 
 kfac::CurvatureOptions curvature() {
-  kfac::CurvatureOptions options;
+  kfac::CurvatureOptions options = natural_gradient();
   options.damping = 1e-2;
   options.dtype = DType::f64;
   options.communication.bucket_bytes = 4096;  // several buckets per exchange

@@ -10,6 +10,7 @@
 #include "dkfac/core/random.h"
 #include "dkfac/kfac/preconditioner.h"
 
+#include "support/natural_gradient.h"
 #include "support/near.h"
 #include "support/saved_state.h"
 
@@ -49,7 +50,7 @@ struct Data {
 };
 
 kfac::CurvatureOptions low_rank_options() {
-  kfac::CurvatureOptions options;
+  kfac::CurvatureOptions options = natural_gradient();
   options.damping = 1e-2;
   options.dtype = DType::f64;
   options.statistics.new_weight = 1;

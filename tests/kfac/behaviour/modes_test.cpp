@@ -5,6 +5,7 @@
 #include "dkfac/core/error.h"
 #include "dkfac/core/random.h"
 
+#include "support/natural_gradient.h"
 #include "support/near.h"
 #include "support/plain_training.h"
 
@@ -16,7 +17,7 @@ namespace {
 using kfac::CurvatureOptions;
 
 CurvatureOptions base() {
-  CurvatureOptions options;
+  CurvatureOptions options = natural_gradient();
   options.damping = 1e-2;
   options.dtype = DType::f64;
   options.statistics.new_weight = 1;

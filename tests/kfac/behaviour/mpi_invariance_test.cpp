@@ -4,6 +4,7 @@
 
 #include "dkfac/comm/launch.h"
 
+#include "support/natural_gradient.h"
 #include "support/near.h"
 #include "support/plain_training.h"
 
@@ -13,7 +14,7 @@ namespace {
 std::shared_ptr<comm::Communicator> world;  // NOLINT: set once by main
 
 kfac::CurvatureOptions curvature(bool overlap) {
-  kfac::CurvatureOptions options;
+  kfac::CurvatureOptions options = natural_gradient();
   options.damping = 1e-2;
   options.dtype = DType::f64;
   options.communication.bucket_bytes = 4096;

@@ -11,6 +11,7 @@
 #include "kfac/inverse/refresh.h"
 #include "support/both_backends.h"
 #include "support/fisher.h"
+#include "support/natural_gradient.h"
 #include "support/near.h"
 
 // Numeric faults from the statistic to the preconditioned gradient of one layer, in f32.
@@ -18,13 +19,14 @@ namespace dkfac::kfac {
 namespace {
 
 using namespace testing::fisher;
+using dkfac::testing::natural_gradient;
 using testing::BothBackends;
 using testing::eps;
 using testing::values;
 
 class NumericFaults : public BothBackends {
  protected:
-  CurvatureOptions options_{.damping = 0.01, .statistics = {.new_weight = 1}};
+  CurvatureOptions options_ = natural_gradient({.damping = 0.01, .statistics = {.new_weight = 1}});
   RefreshWorkers workers_{ctx};
 
   LayerCurvature make(const LayerSpec& spec) { return make_layer_curvature(ctx, spec, options_); }

@@ -8,6 +8,7 @@
 
 #include "support/fisher.h"
 #include "support/naive_conv.h"
+#include "support/natural_gradient.h"
 #include "support/near.h"
 
 // Convolutions on which other K-FAC libraries crash (groups, depthwise, `same`) or which they
@@ -83,7 +84,7 @@ Vector dense_direction(const Conv2dSpec& s, const Vector& gradient, const Vector
 /// The library's direction for v, given the sample.
 Vector library_direction(const Conv2dSpec& s, const Images& in, const Vector& x, const Vector& dy,
                          Vector v, double lambda) {
-  kfac::CurvatureOptions options;
+  kfac::CurvatureOptions options = natural_gradient();
   options.damping = lambda;
   options.dtype = DType::f64;
   options.inverse.method = kfac::InverseMethod::eigen;  // Exact damping.

@@ -9,6 +9,7 @@
 #include "dkfac/kfac/preconditioner.h"
 
 #include "support/fisher.h"
+#include "support/natural_gradient.h"
 #include "support/near.h"
 #include "support/plain_training.h"
 #include "support/saved_state.h"
@@ -23,7 +24,7 @@ using Weights = std::vector<double>;
 using Net = PlainNet<double>;
 
 kfac::CurvatureOptions curvature(kfac::InverseMethod method = kfac::InverseMethod::cholesky) {
-  kfac::CurvatureOptions options;
+  kfac::CurvatureOptions options = natural_gradient();
   options.damping = 1e-2;
   options.dtype = DType::f64;
   options.inverse.method = method;

@@ -1,6 +1,7 @@
 
 #include <gtest/gtest.h>
 
+#include "support/natural_gradient.h"
 #include "support/near.h"
 #include "support/not_finite.h"
 #include "support/plain_training.h"
@@ -12,7 +13,7 @@ namespace {
 enum class Fault { none, gradient, input, grad_output, batch_norm, loss, no_batch };
 
 kfac::CurvatureOptions skipping_curvature() {
-  kfac::CurvatureOptions options;
+  kfac::CurvatureOptions options = natural_gradient();
   options.damping = 1e-2;
   options.dtype = DType::f64;
   options.communication.bucket_bytes = 2048;

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "support/natural_gradient.h"
 #include "support/near.h"
 #include "support/plain_training.h"
 
@@ -10,7 +11,7 @@ namespace dkfac::testing {
 namespace {
 
 optim::KfacOptions spread_options(int interval, bool spread) {
-  optim::KfacOptions options;
+  optim::KfacOptions options{.curvature = natural_gradient()};
   options.curvature.damping = 1e-2;
   options.curvature.dtype = DType::f64;
   options.curvature.refresh.inverse_interval = interval;

@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include "support/natural_gradient.h"
 #include "support/near.h"
 #include "support/plain_training.h"
 #include "support/saved_state.h"
@@ -25,7 +26,7 @@ struct StatefulMethod {
 void PrintTo(const StatefulMethod& method, std::ostream* out) { *out << method.name; }
 
 kfac::CurvatureOptions state_curvature() {
-  kfac::CurvatureOptions options;
+  kfac::CurvatureOptions options = natural_gradient();
   options.damping = 1e-2;
   options.dtype = DType::f64;
   return options;

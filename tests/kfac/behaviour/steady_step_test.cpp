@@ -5,6 +5,7 @@
 #include "dkfac/kfac/preconditioner.h"
 
 #include "support/heap_count.h"
+#include "support/natural_gradient.h"
 
 // Once every statistic, inverse and buffer has been used, steps allocate no more memory for
 // tensors.
@@ -47,7 +48,7 @@ std::int64_t tensors_of_steady_steps(const CurvatureOptions& options) {
 }
 
 TEST(SteadyKfacStep, TakesNoMemoryForTensorsUnderAnySchedule) {
-  CurvatureOptions fixed;
+  CurvatureOptions fixed = natural_gradient();
   fixed.refresh.statistics_interval = 2;
   fixed.refresh.inverse_interval = 3;
   CurvatureOptions spread = fixed, adaptive, low_rank = fixed, ekfac = fixed, full = fixed;

@@ -8,6 +8,7 @@
 #include "dkfac/optim/optimizer.h"
 
 #include "support/fisher.h"
+#include "support/natural_gradient.h"
 #include "support/tiny_net.h"
 
 // The exact cases of exactness_test.cpp through whole steps, as a training loop uses them:
@@ -31,7 +32,7 @@ Matrix least_squares(const Matrix& x, const Matrix& targets) {
 /// the true Fisher of squared loss.
 Matrix one_step(const std::shared_ptr<comm::Communicator>& comm, InverseMethod method,
                 double lambda, const Matrix& x, const Matrix& targets) {
-  optim::KfacOptions options;
+  optim::KfacOptions options{.curvature = natural_gradient()};
   options.curvature.damping = lambda;
   options.curvature.dtype = DType::f64;
   options.curvature.inverse.method = method;
@@ -87,7 +88,7 @@ TEST(WholeStep, E1SolvesALinearRegressionOnAnyNumberOfRanks) {
 std::vector<Matrix> directions(const std::vector<LayerRecord>& layers, std::int64_t samples,
                                InverseMethod method, double lambda,
                                const std::vector<Matrix>& gradients) {
-  kfac::CurvatureOptions options;
+  kfac::CurvatureOptions options = natural_gradient();
   options.damping = lambda;
   options.dtype = DType::f64;
   options.inverse.method = method;

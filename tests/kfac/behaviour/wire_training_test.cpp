@@ -4,6 +4,7 @@
 
 #include "dkfac/core/half.h"
 
+#include "support/natural_gradient.h"
 #include "support/near.h"
 #include "support/plain_training.h"
 
@@ -13,7 +14,7 @@ namespace dkfac::testing {
 namespace {
 
 optim::KfacOptions wire_base() {
-  optim::KfacOptions options;
+  optim::KfacOptions options{.curvature = natural_gradient()};
   options.curvature.damping = 1e-2;
   options.curvature.dtype = DType::f64;
   options.curvature.communication.bucket_bytes = 4096;
@@ -240,7 +241,7 @@ TEST(Wires, AreRefusedInOtherTypes) {
   EXPECT_THROW(
       (void)optim::make_lars(comm::make_self(), {.communication = {.gradient_wire = DType::i32}}),
       InvalidArgument);
-  optim::KfacOptions options;
+  optim::KfacOptions options{.curvature = natural_gradient()};
   options.curvature.communication.weight_wire = DType::f64;
   EXPECT_THROW((void)optim::make_kfac(comm::make_self(), options), InvalidArgument);
 }

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "support/natural_gradient.h"
 #include "support/near.h"
 #include "support/plain_training.h"
 
@@ -12,7 +13,7 @@ namespace {
 constexpr double kTolerance = 1e-10;
 
 optim::KfacOptions base() {
-  optim::KfacOptions options;
+  optim::KfacOptions options{.curvature = natural_gradient()};
   options.curvature.damping = 1e-2;
   options.curvature.dtype = DType::f64;
   options.curvature.communication.bucket_bytes = 4096;
@@ -21,7 +22,7 @@ optim::KfacOptions base() {
 
 struct Method {
   std::string name;
-  optim::KfacOptions options;
+  optim::KfacOptions options{.curvature = natural_gradient()};
 };
 
 std::vector<Method> methods() {

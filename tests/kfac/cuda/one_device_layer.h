@@ -13,6 +13,7 @@
 #include "dkfac/core/random.h"
 #include "dkfac/kfac/preconditioner.h"
 
+#include "support/natural_gradient.h"
 #include "support/on_device.h"
 
 /// One layer on a device or on the host, for cases that a whole network does not produce.
@@ -98,7 +99,7 @@ class OneLayer {
 };
 
 inline kfac::CurvatureOptions base() {
-  kfac::CurvatureOptions options;
+  kfac::CurvatureOptions options = natural_gradient();
   options.damping = 1e-2;
   options.statistics.new_weight = 0.3;
   options.dtype = DType::f64;

@@ -12,6 +12,7 @@
 #include "kfac/curvature/kronecker_block.h"
 #include "kfac/curvature/record_parts.h"
 #include "kfac/planned_table.h"
+#include "support/natural_gradient.h"
 #include "support/near.h"
 #include "support/saved_state.h"
 #include "support/tensors.h"
@@ -19,6 +20,7 @@
 namespace dkfac::kfac {
 namespace {
 
+using dkfac::testing::natural_gradient;
 using testing::values;
 
 const LinearSpec kNumber{.in = 1, .out = 1, .bias = false};
@@ -64,7 +66,7 @@ class Blocks : public ::testing::Test {
   }
 
   Context ctx_;
-  CurvatureOptions options_;
+  CurvatureOptions options_ = natural_gradient();
 };
 
 std::vector<std::string> suffixes(const CurvatureBlock& block) {

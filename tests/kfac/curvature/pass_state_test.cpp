@@ -11,6 +11,7 @@
 #include "dkfac/core/error.h"
 #include "dkfac/optim/optimizer.h"
 
+#include "support/natural_gradient.h"
 #include "support/near.h"
 #include "support/tensors.h"
 
@@ -20,7 +21,7 @@ namespace {
 using kfac::CurvatureOptions;
 
 CurvatureOptions exact() {
-  CurvatureOptions options;
+  CurvatureOptions options = natural_gradient();
   options.dtype = DType::f64;
   options.loss_reduction = LossReduction::sum;
   return options;

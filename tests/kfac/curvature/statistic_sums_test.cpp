@@ -71,11 +71,11 @@ TEST(StatisticSums, HaveScalesWithEkfacAlone) {
   kfac::CurvatureOptions options = options_f64();
   PlannedTable without({{"fc", kOneWeight}}, options);
   const std::int64_t bytes = SumsOf(without).sums.staging_bytes();
-  EXPECT_EQ(without.table.layer(0).scale_slot, -1);
+  EXPECT_EQ(without.table.layer(0).scales(), nullptr);
   options.inverse.method = kfac::InverseMethod::ekfac;
   PlannedTable with({{"fc", kOneWeight}}, options);
   SumsOf of(with);
-  EXPECT_EQ(with.table.layer(0).scale_slot, 0);
+  EXPECT_EQ(with.table.layer(0).scales()->slot, 0);
   EXPECT_GT(of.sums.staging_bytes(), bytes);
   EXPECT_EQ(of.begin().size(), 3U);
 }

@@ -76,7 +76,7 @@ TEST(CostModel, FindsTheFixedCostAndTheRateOfAScript) {
   kfac::CurvatureOptions options;
   const CostModel model = kfac::calibrate(*comm, options, scripted(1e-2));
   for (const FactorForm* form : {FactorForm::inverse, FactorForm::cholesky}) {
-    const auto i = static_cast<std::size_t>(form);
+    const auto i = static_cast<std::size_t>(form->index);
     // c*n*eps with c*n = 1e5: the widths' operations are some 1700 to 1, and enter squared.
     const double bar = 1e5 * std::numeric_limits<double>::epsilon();
     EXPECT_NEAR(model.refresh[i].fixed, 3e-7, 3e-7 * bar);

@@ -11,6 +11,7 @@
 #include "dkfac/core/error.h"
 #include "dkfac/kfac/inverse.h"
 
+#include "support/natural_gradient.h"
 #include "support/near.h"
 #include "support/plain_training.h"
 
@@ -63,7 +64,7 @@ TEST(KlClip, AddsWhatEachRankCountsOnce) {
 }
 
 kfac::CurvatureOptions curvature(double kappa) {
-  kfac::CurvatureOptions options;
+  kfac::CurvatureOptions options = natural_gradient();
   options.damping = 1e-2;
   options.dtype = DType::f64;
   options.kl_clip = kappa;

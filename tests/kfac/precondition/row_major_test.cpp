@@ -9,6 +9,8 @@
 #include "dkfac/core/error.h"
 #include "dkfac/kfac/preconditioner.h"
 
+#include "support/natural_gradient.h"
+
 namespace dkfac::testing {
 namespace {
 
@@ -17,7 +19,7 @@ constexpr std::int64_t kIn = 3, kOut = 2, kRows = 4;
 /// The gradient after a step; `stored` has the gradient before it, seen by `view` as [out, in].
 void precondition(const std::shared_ptr<comm::Communicator>& comm, const TensorView& view,
                   DType dtype) {
-  kfac::CurvatureOptions options;
+  kfac::CurvatureOptions options = natural_gradient();
   options.dtype = dtype;
   kfac::Preconditioner preconditioner(comm, options);
   const auto layer =

@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "support/natural_gradient.h"
 #include "support/saved_state.h"
 
 // Which step refreshes what, without any data.
@@ -52,7 +53,7 @@ std::vector<Renewals> run(
 using Steps = std::vector<int>;
 
 CurvatureOptions intervals(int statistics, int inverses) {
-  CurvatureOptions options;
+  CurvatureOptions options = natural_gradient();
   options.refresh.statistics_interval = statistics;
   options.refresh.inverse_interval = inverses;
   return options;
@@ -107,7 +108,7 @@ TEST(RefreshSchedule, KeepsWhatDoesNotDependOnTheDamping) {
 }
 
 TEST(RefreshSchedule, LetsEveryStatisticFollowItsOwnInterval) {
-  CurvatureOptions options;
+  CurvatureOptions options = natural_gradient();
   options.refresh.staleness = kfac::Staleness::adaptive;
   RefreshSchedule schedule = make_timetable(options);
   std::vector<RefreshDecision> decisions(5);
@@ -298,7 +299,7 @@ TEST(RefreshSchedule, GoesOnFromAStateOfAnEarlierVersion) {
 }
 
 TEST(RefreshSchedule, BoundsTheIntervalsOfALoadedState) {
-  CurvatureOptions adaptive;
+  CurvatureOptions adaptive = natural_gradient();
   adaptive.refresh.staleness = kfac::Staleness::adaptive;
   std::vector<RefreshDecision> decisions(5);
   decisions[0].interval = 34;

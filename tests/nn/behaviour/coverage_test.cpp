@@ -12,6 +12,7 @@
 #include "nn/nn_support.h"
 #include "support/both_backends.h"
 #include "support/naive_conv.h"
+#include "support/natural_gradient.h"
 
 namespace dkfac::nn {
 namespace {
@@ -173,7 +174,7 @@ class Coverage : public BothBackends {
   /// Runs two steps without momentum, each compared with its dense definition.
   void follow(kfac::InverseMethod method) {
     const auto model = model_of_all_kinds(ctx);
-    optim::KfacOptions options;
+    optim::KfacOptions options{.curvature = natural_gradient()};
     options.curvature.damping = kDamping;
     options.curvature.statistics.new_weight = 1;
     options.curvature.inverse.method = method;
@@ -246,7 +247,7 @@ TEST(CoverageReport, NamesWhatHasNoCurvatureWithTheReason) {
       .add<Flatten>("flatten")
       .add<Linear>("fc", 3 * 16, kCoveredClasses);
   Model model(ctx, "frozen", std::move(net), Shape{4, 4, 2}, DType::f64, 3);
-  optim::KfacOptions options;
+  optim::KfacOptions options{.curvature = natural_gradient()};
   options.curvature.dtype = DType::f64;
   const auto optimizer = optim::make_kfac(comm::make_self(), options);
   const OptimizerAttachment attachment(model, *optimizer);

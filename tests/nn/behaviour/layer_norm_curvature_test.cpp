@@ -14,6 +14,7 @@
 #include "dkfac/optim/optimizer.h"
 
 #include "nn/nn_support.h"
+#include "support/natural_gradient.h"
 #include "support/saved_state.h"
 
 namespace dkfac::nn {
@@ -45,7 +46,7 @@ Tensor answers(Context& ctx, std::uint64_t step) {
 }
 
 optim::KfacOptions options_of(kfac::NormFisher fisher, double fraction = 1) {
-  optim::KfacOptions options;
+  optim::KfacOptions options{.curvature = natural_gradient()};
   options.curvature.dtype = DType::f64;
   options.curvature.damping = 1e-2;
   options.curvature.statistics.norm_fisher = fisher;

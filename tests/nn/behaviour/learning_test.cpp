@@ -7,6 +7,7 @@
 #include "dkfac/nn/loss.h"
 
 #include "nn/nn_support.h"
+#include "support/natural_gradient.h"
 
 namespace dkfac::nn {
 namespace {
@@ -89,7 +90,7 @@ TEST_P(Learning, ActivationsIn16BitsLearnAsWell) {
 
 TEST_P(Learning, KfacLowersTheLossOfOneBatch) {
   const auto model = make();
-  optim::KfacOptions options;
+  optim::KfacOptions options{.curvature = natural_gradient()};
   options.momentum = 0;
   options.curvature.damping = 0.1;
   options.curvature.refresh.inverse_interval = 5;

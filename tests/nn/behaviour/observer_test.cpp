@@ -14,6 +14,7 @@
 
 #include "nn/fake_optimizer.h"
 #include "nn/nn_support.h"
+#include "support/natural_gradient.h"
 
 namespace dkfac::nn {
 namespace {
@@ -182,7 +183,7 @@ std::vector<double> trained_by_kfac(std::unique_ptr<Layer> layer) {
   net->add("own", std::move(layer)).add<Flatten>("flatten");
   Model model(ctx, "mixed", std::move(net), Shape{5, 3}, DType::f64, 1);
   ops::copy(ctx, random_tensor(ctx, Shape{12}, DType::f64, 3), model.parameters());
-  optim::KfacOptions options;
+  optim::KfacOptions options{.curvature = natural_gradient()};
   options.curvature.dtype = DType::f64;
   options.curvature.damping = 0.1;
   const auto optimizer = optim::make_kfac(comm::make_self(), options);

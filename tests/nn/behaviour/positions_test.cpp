@@ -12,6 +12,7 @@
 
 #include "nn/nn_support.h"
 #include "support/fisher.h"
+#include "support/natural_gradient.h"
 
 namespace dkfac::nn {
 namespace {
@@ -66,7 +67,7 @@ struct PositionStep {
 PositionStep position_step(kfac::WeightSharing sharing, bool low_rank) {
   Context ctx;
   const auto model = net_over_positions(ctx);
-  optim::KfacOptions options;
+  optim::KfacOptions options{.curvature = natural_gradient()};
   options.curvature.dtype = DType::f64;
   options.curvature.statistics.sharing = sharing;
   options.curvature.statistics.low_rank = low_rank;
@@ -134,7 +135,7 @@ TEST(PositionsOfALinear, AreCountedBySpecificationAndByOperations) {
   const auto model = net_over_positions(ctx);
   EXPECT_EQ(forward_flops(*model),
             2 * (kTokens * kTokenWidth * kTokenHidden + kTokens * kTokenHidden * kTokenOut));
-  optim::KfacOptions options;
+  optim::KfacOptions options{.curvature = natural_gradient()};
   const auto optimizer = optim::make_kfac(comm::make_self(), options);
   const OptimizerAttachment attachment(*model, *optimizer, {.max_samples = 7});
   const auto each = std::get<LinearSpec>(attachment.specs()[0]);

@@ -16,6 +16,7 @@
 #include "nn/nn_support.h"
 #include "support/both_backends.h"
 #include "support/fisher.h"
+#include "support/natural_gradient.h"
 
 namespace dkfac::nn {
 namespace {
@@ -157,7 +158,7 @@ double loss_after_a_step(Context& ctx, const Regression& data, Statistics kind, 
   auto net = std::make_unique<Sequential>();
   net->add<Linear>("fc", kFeatures, kOut);
   Model model(ctx, "linear", std::move(net), Shape{kFeatures}, DType::f64, 3);
-  optim::KfacOptions options;
+  optim::KfacOptions options{.curvature = natural_gradient()};
   options.curvature.dtype = DType::f64;
   options.curvature.damping = 1e-20;
   options.momentum = 0;

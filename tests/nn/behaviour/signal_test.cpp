@@ -7,6 +7,7 @@
 
 #include "core/shared/parallel.h"
 #include "nn/nn_support.h"
+#include "support/natural_gradient.h"
 #include "support/signal_storm.h"
 
 /// A foreign signal handler may run at any point of a training step.
@@ -49,7 +50,7 @@ TEST_P(StepsUnderSignals, OfKfacKeepTheirBitsAndTheHeap) {
     Context ctx;
     const auto model =
         make_model(ctx, {.name = GetParam(), .input = {16, 16, 3}, .classes = kClasses});
-    optim::KfacOptions options;
+    optim::KfacOptions options{.curvature = natural_gradient()};
     options.curvature.damping = 1e-2;
     const auto optimizer = optim::make_kfac(comm::make_self(), options);
     OptimizerAttachment attachment(*model, *optimizer);

@@ -12,6 +12,7 @@
 
 #include "nn/model_gradients.h"
 #include "nn/nn_support.h"
+#include "support/natural_gradient.h"
 
 namespace dkfac::nn {
 namespace {
@@ -113,7 +114,7 @@ struct Step {
 constexpr std::int64_t kBatch = 6;
 
 Step step_of(Context& ctx, Model& model) {
-  optim::KfacOptions options;
+  optim::KfacOptions options{.curvature = natural_gradient()};
   options.momentum = 0;
   options.curvature.dtype = DType::f64;
   options.curvature.damping = 0.1;

@@ -17,6 +17,7 @@
 
 #include "nn/nn_support.h"
 #include "nn/shared/memory.h"
+#include "support/natural_gradient.h"
 
 namespace dkfac::nn {
 namespace {
@@ -110,7 +111,7 @@ Trained train_transformer(const std::shared_ptr<comm::Communicator>& comm,
 }
 
 optim::KfacOptions transformer_kfac(DType dtype = DType::f32) {
-  optim::KfacOptions options;
+  optim::KfacOptions options{.curvature = natural_gradient()};
   options.curvature.dtype = dtype;
   options.curvature.damping = 1e-2;
   options.curvature.kl_clip = 1e-3;

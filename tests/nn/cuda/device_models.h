@@ -17,6 +17,7 @@
 
 #include "nn/nn_support.h"
 #include "nn/shared/graphed_passes.h"
+#include "support/natural_gradient.h"
 #include "support/on_device.h"
 
 /// Small models that train entirely on a device, or with the same code on the host.
@@ -50,7 +51,7 @@ inline std::unique_ptr<optim::Optimizer> make_optimizer(
     const std::shared_ptr<comm::Communicator>& comm, const Recipe& recipe, Device device) {
   if (recipe.method == Method::sgd) return optim::make_sgd(comm, {.weight_decay = 1e-3}, device);
   if (recipe.method == Method::lars) return optim::make_lars(comm, {.eta = 0.02}, device);
-  optim::KfacOptions options;
+  optim::KfacOptions options{.curvature = natural_gradient()};
   options.curvature.damping = 0.3;  // Rounding is to change little in 10 steps.
   options.curvature.dtype = recipe.model.dtype;
   options.curvature.refresh.statistics_interval = recipe.statistics_every;

@@ -6,6 +6,7 @@
 #include "dkfac/core/error.h"
 #include "dkfac/core/ops.h"
 
+#include "support/natural_gradient.h"
 #include "support/near.h"
 #include "support/one_layer.h"
 #include "support/plain_training.h"
@@ -19,7 +20,7 @@ namespace {
 using optim::DirectionUpdate;
 
 optim::KfacOptions by_adamw() {
-  optim::KfacOptions options;
+  optim::KfacOptions options{.curvature = natural_gradient()};
   options.curvature.damping = 1e-2;
   options.curvature.dtype = DType::f64;
   options.curvature.refresh.inverse_interval = 3;
@@ -32,7 +33,7 @@ optim::KfacOptions by_adamw() {
 
 optim::KfacOptions by_momentum() {
   optim::KfacOptions options = by_adamw();
-  const optim::KfacOptions unset;
+  const optim::KfacOptions unset{.curvature = natural_gradient()};
   options.update = DirectionUpdate::momentum;
   options.beta2 = unset.beta2;
   options.epsilon = unset.epsilon;

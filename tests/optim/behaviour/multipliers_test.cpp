@@ -8,6 +8,7 @@
 #include "dkfac/core/tensor.h"
 #include "dkfac/kfac/preconditioner.h"
 
+#include "support/natural_gradient.h"
 #include "support/near.h"
 #include "support/one_layer.h"
 
@@ -98,7 +99,7 @@ std::vector<Rule> rules() {
   };
   const auto kfac = [](optim::MomentumRule momentum) {
     return [=](auto comm) {
-      optim::KfacOptions options;
+      optim::KfacOptions options{.curvature = natural_gradient()};
       options.momentum = kMomentum;
       options.momentum_rule = momentum;
       options.initial_lr = 0.2;
@@ -175,7 +176,7 @@ TEST(Multipliers, OfZeroFreezeAParameter) {
 TEST(Multipliers, OfZeroFreezeAWeightThatWouldBeRescaled) {
   for (const double lr : {0.0, 1.0}) {
     std::vector<double> weight{3, 4}, grad{0.5, -1};
-    optim::KfacOptions options;
+    optim::KfacOptions options{.curvature = natural_gradient()};
     options.curvature.dtype = DType::f64;
     options.rescale = optim::Rescale::always;
     const auto optimizer = optim::make_kfac(comm::make_self(), options);
@@ -236,7 +237,7 @@ TEST(Multipliers, ThatDifferOverRanksAreAnError) {
 
 /// One K-FAC step over a BatchNorm of one channel with a fixed gamma; beta starts at 0.
 double beta_after_a_step(DType parameters, kfac::NormFisher mode, DType curvature) {
-  optim::KfacOptions options;
+  optim::KfacOptions options{.curvature = natural_gradient()};
   options.curvature.dtype = curvature;
   options.curvature.statistics.norm_fisher = mode;
   options.curvature.damping = 0.1;
@@ -272,7 +273,7 @@ TEST(ShiftOnlyBatchNorm, IsPreconditionedByItsOwnFisher) {
 }
 
 TEST(ShiftOnlyBatchNorm, PassesThroughThePreconditionerToo) {
-  kfac::CurvatureOptions options;
+  kfac::CurvatureOptions options = natural_gradient();
   options.dtype = DType::f64;
   options.damping = 0.1;
   kfac::Preconditioner preconditioner(comm::make_self(), options);

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "support/device_training.h"
+#include "support/natural_gradient.h"
 #include "support/resumed_on_device.h"
 
 namespace dkfac::testing {
@@ -21,7 +22,7 @@ MakeOn kfac_of(optim::KfacOptions options) {
 
 template <class T>
 optim::KfacOptions base() {
-  optim::KfacOptions options;
+  optim::KfacOptions options{.curvature = natural_gradient()};
   options.curvature.damping = 1e-2;
   options.curvature.dtype = sizeof(T) == 8 ? DType::f64 : DType::f32;
   options.initial_lr = 0.05;
@@ -60,7 +61,7 @@ INSTANTIATE_TEST_SUITE_P(Rules, KfacOnDevice,
                          name_of_rule);
 
 optim::KfacOptions by_adamw(DType dtype) {
-  optim::KfacOptions options;
+  optim::KfacOptions options{.curvature = natural_gradient()};
   options.curvature.damping = 1e-2;
   options.curvature.dtype = dtype;
   options.update = optim::DirectionUpdate::adamw;

@@ -7,6 +7,7 @@
 #include "dkfac/kfac/statistics.h"
 
 #include "kfac/cuda/rebuilding_on_device.h"
+#include "support/natural_gradient.h"
 
 // Gradients preconditioned by inverses on the device, against those of the host.
 namespace dkfac::kfac {
@@ -16,6 +17,7 @@ using dkfac::testing::device_values;
 using dkfac::testing::host_waits;
 using dkfac::testing::is_emulated;
 using dkfac::testing::kernel_launches;
+using dkfac::testing::natural_gradient;
 using dkfac::testing::near;
 using dkfac::testing::products;
 using dkfac::testing::unaligned_products;
@@ -303,7 +305,7 @@ std::vector<double> preconditioned(Context& ctx, const LinearSpec& spec,
 
 TEST(ApplyTf32, RoundsNoProductOfALowRankFactor) {
   Context exact(Device::cuda()), rounding(Device::cuda(), {.tf32 = true});
-  CurvatureOptions options;
+  CurvatureOptions options = natural_gradient();
   options.statistics.new_weight = 1;
   options.statistics.low_rank = true;
   const LinearSpec rows{.in = 300, .out = 200, .bias = false, .max_rows = 5};
@@ -318,7 +320,7 @@ TEST(ApplyTf32, RoundsNoProductOfALowRankFactor) {
 /// there too.
 TEST(ApplyTf32, MayBeRoundedInTheseProductsAlone) {
   Context ctx(Device::cuda()), rounding(Device::cuda(), {.tf32 = true});
-  CurvatureOptions exact;
+  CurvatureOptions exact = natural_gradient();
   exact.statistics.low_rank = false;
   CurvatureOptions rounded = exact;
   rounded.precondition_tf32 = true;

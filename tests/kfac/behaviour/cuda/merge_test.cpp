@@ -10,6 +10,7 @@
 #include "kfac/cuda/both_places.h"
 #include "kfac/inverse/layer_curvature.h"
 #include "support/fisher.h"
+#include "support/natural_gradient.h"
 #include "support/near.h"
 #include "support/not_finite.h"
 #include "support/on_device.h"
@@ -18,6 +19,7 @@ namespace dkfac::kfac {
 namespace {
 
 using namespace testing::fisher;
+using dkfac::testing::natural_gradient;
 using testing::BothPlaces;
 using testing::device_values;
 using testing::host_waits;
@@ -43,7 +45,8 @@ class MergeOnDevice : public testing::OnDevice {
     return device_values(ctx, found)[0];
   }
 
-  CurvatureOptions options_{.statistics = {.new_weight = 0.3}, .dtype = GetParam()};
+  CurvatureOptions options_ =
+      natural_gradient({.statistics = {.new_weight = 0.3}, .dtype = GetParam()});
   Random random_{1};
 };
 DKFAC_ON_DEVICE(MergeOnDevice);

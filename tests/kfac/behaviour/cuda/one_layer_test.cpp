@@ -11,6 +11,7 @@
 #include "dkfac/kfac/preconditioner.h"
 
 #include "kfac/cuda/one_device_layer.h"
+#include "support/natural_gradient.h"
 #include "support/near.h"
 #include "support/saved_state.h"
 
@@ -165,7 +166,7 @@ TEST(FailedInverseOnTheDevice, IsNamedEvenIfTheNextOneIsGood) {
 
 TEST(StatisticOnTheDevice, ThatOverflowsInTheSumOverRanksNeverEntersTheAverage) {
   comm::run_ranks(2, [](auto comm) {
-    CurvatureOptions options;
+    CurvatureOptions options = natural_gradient();
     options.statistics.new_weight = 0.5;
     options.inverse.max_failed_refreshes = 1;
     OneLayer layer(Device::cuda(), comm, options, {.in = 1, .out = 1, .bias = false});

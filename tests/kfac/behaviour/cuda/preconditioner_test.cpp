@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include "support/natural_gradient.h"
 #include "support/near.h"
 #include "support/plain_device_training.h"
 #include "support/saved_state.h"
@@ -19,7 +20,7 @@ namespace {
 using kfac::CurvatureOptions;
 
 CurvatureOptions small_base() {
-  CurvatureOptions options;
+  CurvatureOptions options = natural_gradient();
   options.damping = 1e-2;
   options.statistics.new_weight = 0.3;
   options.dtype = DType::f64;
@@ -28,7 +29,7 @@ CurvatureOptions small_base() {
 
 struct Named {
   std::string name;
-  CurvatureOptions options;
+  CurvatureOptions options = natural_gradient();
 };
 
 std::vector<Named> all_options() {

@@ -15,6 +15,7 @@
 #include "dkfac/kfac/preconditioner.h"
 
 #include "support/device_faults.h"
+#include "support/natural_gradient.h"
 #include "support/on_device.h"
 
 // Preconditioning as a recorded graph, against steps that are launched call by call.
@@ -38,7 +39,7 @@ std::vector<LayerSpec> every_kind() {
 }
 
 struct RecordedCourse {
-  CurvatureOptions options;
+  CurvatureOptions options = natural_gradient();
   SetOf set_of = always_first;
   bool graphs = true;
   std::vector<LayerSpec> specs = every_kind();
@@ -147,7 +148,7 @@ RecordedRun run_course(const RecordedCourse& course, int ranks = 1) {
 }
 
 CurvatureOptions sparse_options() {
-  CurvatureOptions options;
+  CurvatureOptions options = natural_gradient();
   options.damping = 1e-2;
   options.statistics.new_weight = 0.3;
   options.dtype = DType::f64;
@@ -157,7 +158,7 @@ CurvatureOptions sparse_options() {
 
 struct RecordedForm {
   std::string name;
-  CurvatureOptions options;
+  CurvatureOptions options = natural_gradient();
   int ranks = 1;
 };
 

@@ -7,6 +7,7 @@
 #include "dkfac/comm/on_device.h"
 
 #include "support/device_training.h"
+#include "support/natural_gradient.h"
 
 // One device for each rank. The emulation has four.
 namespace dkfac::testing {
@@ -47,7 +48,7 @@ std::vector<double> train_on_devices(int ranks, const MakeOn& make, const Carrie
 
 MakeOn kfac_with(double fraction, bool tf32_on_rank_1 = false, DType dtype = DType::f32) {
   return [=](std::shared_ptr<comm::Communicator> comm, Device device) {
-    optim::KfacOptions options;
+    optim::KfacOptions options{.curvature = natural_gradient()};
     options.curvature.damping = 1e-2;
     options.curvature.distribution.grad_worker_fraction = fraction;
     options.curvature.dtype = dtype;

@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "support/natural_gradient.h"
 #include "support/near.h"
 #include "support/plain_device_training.h"
 #include "support/saved_state.h"
@@ -18,7 +19,7 @@ namespace {
 using kfac::CurvatureOptions;
 
 CurvatureOptions adaptive(double alpha) {
-  CurvatureOptions options;
+  CurvatureOptions options = natural_gradient();
   options.damping = 1e-2;
   options.statistics.new_weight = 0.3;
   options.dtype = DType::f64;

@@ -1,0 +1,51 @@
+"""What attach() does where no options are passed."""
+import dkfac.torch as dkfac
+import pytest
+import torch
+from torch import nn
+
+pytestmark = pytest.mark.defaults
+
+
+def steps_of(count, **options):
+    """Gradients and directions of the two layers in each step, weight and bias in one vector, and the reports."""
+    model = nn.Sequential(nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 2)).double()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    kfac = dkfac.attach(model, optimizer, **options)
+    found = []
+    for _ in range(count):
+        optimizer.zero_grad()
+        model(torch.randn(8, 6, dtype=torch.float64)).square().sum(1).mean().backward()
+        before = gradients_of(model)
+        optimizer.step()
+        found.append((before, gradients_of(model), kfac.last_report))
+    return found
+
+
+def gradients_of(model):
+    return [torch.cat([layer.weight.grad.flatten(), layer.bias.grad]).clone() for layer in (model[0], model[2])]
+
+
+def lengths_differ(found):
+    return [abs(float(u.norm() / v.norm()) - 1) for before, after, _ in found for v, u in zip(before, after)]
+
+
+def test_a_direction_has_the_length_of_its_gradient():
+    found = steps_of(3)
+    assert max(lengths_differ(found)) < 1e2 * 28 * 2.2e-16  # Sums of 28 squares.
+    before, after, _ = found[0]
+    assert all(torch.dot(v, u) < 0.999 * v.norm() * u.norm() for v, u in zip(before, after))  # It is another one.
+
+
+def test_a_kl_clip_alone_is_the_length():
+    assert min(lengths_differ(steps_of(1, kl_clip=1e-9))) > 0.5
+    assert min(lengths_differ(steps_of(1, step_length="none"))) > 0.1
+    with pytest.raises(ValueError, match="kl_clip and step_length"):
+        steps_of(1, kl_clip=1e-3, step_length="gradient")
+
+
+@pytest.mark.parametrize("early, rebuilt", [(True, [1, 2, 3, 5, 8, 12, 18]), (False, [1, 21])])
+def test_the_first_inverses_are_soon_replaced(early, rebuilt):
+    given = {} if early else {"early_refreshes": False}
+    found = steps_of(21, statistics_interval=1, inverse_interval=20, **given)
+    assert [at for at, (_, _, report) in enumerate(found, 1) if report.inverses_refreshed] == rebuilt

@@ -1,0 +1,15 @@
+#pragma once
+
+#include "dkfac/kfac/options.h"
+
+namespace dkfac::testing {
+
+/// Options of K-FAC whose directions are (F + lambda I)^-1 V itself and whose refreshes follow the
+/// intervals from the first step on, as the theory has both.
+inline kfac::CurvatureOptions natural_gradient(kfac::CurvatureOptions options = {}) {
+  options.step_length = kfac::StepLength::none;
+  options.refresh.early_refreshes = false;
+  return options;
+}
+
+}  // namespace dkfac::testing
