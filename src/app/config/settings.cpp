@@ -181,12 +181,24 @@ Value read_value(const Key& key, const std::string& toml) {
   return to_value(key, override_setting(key.path + '=' + toml, toml));
 }
 
+namespace {
+
+/// The condition of a key that does not apply, or that of the key which it depends on.
+const Condition& broken_condition(const Key& key, const Config& config) {
+  const Key& selector = *find_key(key.only.selector);
+  return applies(selector, config) ? key.only : broken_condition(selector, config);
+}
+
+}  // namespace
+
 Value apply(const Key& key, const Setting& setting, Config& config) {
-  if (!applies(key, config))
+  if (!applies(key, config)) {
+    const Condition& broken = broken_condition(key, config);
     refuse(setting,
            fmt::format("{} belongs to {} = {}, but {} is {}; remove it or change {}", key.path,
-                       key.only.selector, fmt::join(key.only.values, " or "), key.only.selector,
-                       to_toml(find_key(key.only.selector)->get(config)), key.only.selector));
+                       broken.selector, fmt::join(broken.values, " or "), broken.selector,
+                       to_toml(find_key(broken.selector)->get(config)), broken.selector));
+  }
   Value value = to_value(key, setting);
   key.set(config, value);
   return value;

@@ -77,7 +77,9 @@ bool RefreshSchedule::inverse_step(int statistic) const {
   if (staleness_ == Staleness::adaptive) return due(statistic);
   if (accepted_ == 0) return true;
   if (early_.next > 0 && due(statistic) && early_.count + 1 == early_.next) return true;
-  if (early_.next > 0 || !stagger_) return interval_over();
+  // The last early one is in a step with statistics, and so are those of the intervals after it.
+  if (early_.next > 0) return interval_over() && due(statistic);
+  if (!stagger_) return interval_over();
   const std::int64_t elapsed = accepted_ - last_rebuild_;
   const int offset = entry(statistic).offset;
   return elapsed == offset || (elapsed < offset && ends_cycle(elapsed + 1));
@@ -97,7 +99,7 @@ void RefreshSchedule::describe(int statistic, StatisticReport& report) const {
 
 bool RefreshSchedule::advance_early(bool refreshed) {
   early_.count += refreshed ? 1 : 0;
-  const bool last = interval_over();
+  const bool last = interval_over() && refreshed;
   if (!last && !(refreshed && early_.count == early_.next)) return false;
   early_.next = last ? 0 : (3 * early_.next + 1) / 2;
   last_rebuild_ = accepted_;

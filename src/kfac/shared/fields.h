@@ -148,11 +148,12 @@ void for_each_field(Options& options, Visit&& visit) {
        "cholesky"},
       NamedValues<DampingSplit>(kDampingSplits));
   visit(kl_clip, {"kl_clip", "bound of an update's KL divergence, kappa; 0: none", at_least(0)});
-  visit(step_length,
-        {"step_length",
-         "length of a layer's direction: its own, that of the gradient, or the "
-         "projection of the gradient on it"},
-        NamedValues<StepLength>(kStepLengths));
+  visit(
+      step_length,
+      {"step_length",
+       "length of a layer's direction: its own, that of the gradient, or of its projection; auto: "
+       "that of the gradient, its own with kl_clip"},
+      NamedValues<StepLength>(kStepLengths));
   visit(precondition_tf32,
         {"precondition_tf32",
          "on a GPU, products with f32 inverses round their operands to TF32; inverses stay exact"});

@@ -197,6 +197,9 @@ TEST(Config, RefusesKeysOfAnotherType) {
   expect_has(message("[optimizer]\ntype = \"sgd\"\ndamping = 0.1\n"),
              {"file.toml:3", "optimizer.damping belongs to optimizer.type = kfac", "\"sgd\""});
   expect_has(message("[optimizer]\neta = 0.1\n"), {"belongs to optimizer.type = lars"});
+  expect_has(
+      message("[optimizer]\ntype = \"muon\"\nrescale = \"always\"\n"),
+      {"optimizer.rescale belongs to optimizer.type = kfac, but optimizer.type is \"muon\""});
   expect_has(message("[lr]\nknots = [[0, 1]]\n"), {"belongs to lr.schedule = piecewise"});
   expect_has(message("[data]\nsynthetic_size = 4\n"), {"belongs to data.name = synthetic"});
   // Not before the type is known, wherever it stands in the file.

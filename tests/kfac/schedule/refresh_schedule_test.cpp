@@ -158,9 +158,21 @@ TEST(RefreshSchedule, EndsEarlyRebuildsAtTheIntervalOfTheInverses) {
   RefreshSchedule changed = make_timetable(early(10, 100));
   EXPECT_EQ(run(changed, 0, 10)[0].rebuilt, (Steps{0, 1, 2, 4, 7}));
   changed.configure(early(10, 20));
-  EXPECT_EQ(run(changed, 10, 70)[0].rebuilt, (Steps{27, 47, 67}));  // From step 7 on.
+  EXPECT_EQ(run(changed, 10, 70)[0].rebuilt, (Steps{29, 49, 69}));
   changed.configure(early(10, 100));
-  EXPECT_EQ(run(changed, 70, 300)[0].rebuilt, (Steps{167, 267}));
+  EXPECT_EQ(run(changed, 70, 300)[0].rebuilt, (Steps{169, 269}));
+}
+
+TEST(RefreshSchedule, KeepsInversesInStepsWithStatisticsAfterEarlyRefreshes) {
+  for (const int interval : {5, 7, 10}) {
+    RefreshSchedule schedule = make_timetable(early(interval, interval));
+    const Renewals all = run(schedule, 0, 60)[0];
+    Steps regular;  // The statistics of the early steps end with step 9.
+    for (int step = 9 + interval; step < 60; step += interval) regular.push_back(step);
+    const auto late = static_cast<std::ptrdiff_t>(regular.size()) - (interval == 5 ? 1 : 0);
+    EXPECT_TRUE(std::equal(regular.end() - late, regular.end(), all.rebuilt.end() - late))
+        << interval;
+  }
 }
 
 TEST(RefreshSchedule, StaggersInversesAfterEarlyRefreshes) {
