@@ -146,3 +146,19 @@ def test_accelerate_with_two_ranks(tmp_path):
         probe.bind(("", 0))
         port = probe.getsockname()[1]
     assert [said.split("\n")[-1] for said in run_ranks(ACCELERATE, tmp_path, str(port), 2)] == ["[1]", "[1]"]
+
+
+def test_the_wrapper_of_accelerate_stands_for_the_optimizer_inside(tmp_path):
+    accelerate = pytest.importorskip("accelerate")
+    accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=2)
+    model = torch.nn.Linear(10, 3)
+    data = torch.utils.data.TensorDataset(torch.randn(32, 10), torch.arange(32) % 3)
+    model, optimizer, loader = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1),
+                                                   torch.utils.data.DataLoader(data, batch_size=4))
+    kfac = dkfac.attach(model, optimizer)
+    for x, y in loader:
+        with accelerator.accumulate(model):
+            accelerator.backward(torch.nn.functional.cross_entropy(model(x), y))
+            optimizer.step()
+            optimizer.zero_grad()
+    assert kfac.steps == 4  # Of eight passes, half of which only accumulate.

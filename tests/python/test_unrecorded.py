@@ -6,6 +6,9 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import dkfac.torch as dkfac
+from dkfac import _structs as c
+from dkfac.torch import _sums
+from dkfac.torch._find import find_layers
 from support import EPS, grads_of, told
 
 
@@ -292,3 +295,16 @@ def test_checks_are_rare_and_leave_no_hooks():
         optimizer.zero_grad()
         assert not model[0].bias._backward_hooks and not model[0].weight._backward_hooks
     assert [n for n in checked if n is not None] == [0, 2 * _consistency.INTERVAL]
+
+
+def test_sums_of_a_bias_may_round_as_positions_of_one_sign_do():
+    """In front of a BatchNorm the gradient of a bias is 0, but for rounding, and whole images have one sign."""
+    layer, = find_layers(nn.Conv2d(1, 1, 3, padding=1), lambda *_: False, [c.CONV2D], False)
+    image = torch.randn(256, 1, 1, 1)
+    grad = (image - image.mean()).expand(256, 1, 28, 28).contiguous()
+    x = torch.zeros(256, 1, 28, 28)
+    one_by_one = torch.from_numpy(grad.numpy().cumsum()[-1:])  # In f32.
+    bias = _sums.of_record(layer, x, grad, None)[1]
+    assert not _sums.Comparison(one_by_one, bias).differs()
+    assert float((one_by_one - bias.value).norm()) > 4 * float(grad.norm()) * 1.2e-7 * grad.numel() ** 0.5  # More.
+    assert _sums.Comparison(one_by_one + 0.05 * grad.norm(), bias).differs()

@@ -93,13 +93,16 @@ def attach(model: nn.Module, optimizer: torch.optim.Optimizer, damping: float = 
     averaged when optimizer.step() is called, as DistributedDataParallel does: only statistics are averaged here.
 
     model: the module that is called; it may be wrapped by DistributedDataParallel, before or after.
-    optimizer: any torch.optim.Optimizer but LBFGS. A step that the ranks reject (a gradient or a statistic that is
-        not finite) is skipped.
+    optimizer: any torch.optim.Optimizer but LBFGS; for one that wraps another one as its attribute `optimizer`, as
+        accelerate's does, the inner one, whose steps are those that change weights. A step that the ranks reject (a
+        gradient or a statistic that is not finite) is skipped.
     damping: lambda of (F + lambda I)^-1, where F is that of single samples, whatever the size of the batch.
     statistics_interval, inverse_interval: steps between two updates of the factors, and of the inverses. These and
         the damping may be set between two steps, alike on all ranks, e.g. kfac.damping *= 0.9, which the next step
         uses (an interval: the next forward pass).
     options: fields of Options, which describes each.
     """
+    while isinstance(inner := getattr(optimizer, "optimizer", None), torch.optim.Optimizer):
+        optimizer = inner
     return Attached(model, optimizer, damping=damping, statistics_interval=statistics_interval,
                     inverse_interval=inverse_interval, **options)

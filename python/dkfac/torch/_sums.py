@@ -61,7 +61,9 @@ def of_record(layer: Layer, x: torch.Tensor, grad: torch.Tensor,
         rows = grad.numel() // out
         bias = None
         if layer.bias is not None:
-            bias = Sum(_over_rows(exact, channels % grad.dim()), size, rows, eps)
+            # Positions of a sample have the same sign more often than not. In front of a BatchNorm, the sum is zero.
+            positions = rows / max(1, grad.shape[0])
+            bias = Sum(_over_rows(exact, channels % grad.dim()), size, rows, eps, size * math.sqrt(rows * positions))
         return Sum(value, size, rows, eps, terms), bias
 
 

@@ -138,8 +138,10 @@ def _rejection(recorder: Recorder, report: StepReport) -> str:
         advice = (f"'{broken}' of the model is not finite itself, so no later step can be: go back to a checkpoint, "
                   "with a lower rate, a larger damping, or kl_clip")
     else:
-        advice = ("all weights are finite, so the loss or its scale overflows: look at the loss and the batches, and "
-                  "lower the loss scale")
+        weights = [p.detach() for p in recorder.setup.model.parameters() if p.numel()]
+        largest = max((float(w.abs().max()) for w in weights), default=0.0)
+        advice = (f"all weights are finite, the largest {largest:.3g}: if that is too large, go back to a checkpoint, "
+                  "with a lower rate; otherwise look at the loss and the batches, or lower the loss scale")
     return f"{REJECTED} steps in a row were rejected, and changed nothing. Not finite is {what}; {advice}"
 
 
