@@ -119,6 +119,8 @@ struct DKFAC_API RefreshOptions {
   /// Staleness::fixed only.
   int statistics_interval = 1;
   int inverse_interval = 1;
+  /// What K-FAC may add to the time of a step, as a fraction of the step without it. > 0
+  double overhead = 0.25;
   /// Refreshes statistics in each of the first 10 steps, whatever the interval, and rebuilds
   /// inverses after the statistics 1, 2, 3, 5, 8, 12, 18, 27, ... (k, then 1.5 k rounded up) until
   /// these are inverse_interval steps apart: the first inverses, of few samples, are soon replaced.
@@ -170,6 +172,9 @@ struct DKFAC_API DistributionOptions {
 /// failure_folder and records_valid_until_step; prepare() compares them.
 struct DKFAC_API CurvatureOptions {
   double damping = 1e-3;  ///< lambda of F + lambda I (Tikhonov). > 0
+  /// Where damping is 0, each layer has a lambda of its own at each rebuild: relative_damping times
+  /// the mean eigenvalue of A times that of G, and so of the whole block. > 0
+  double relative_damping = 0.1;
   /// How lambda is split between A and G. InverseMethod::cholesky only: the other methods add
   /// lambda to the whole product.
   DampingSplit damping_split = DampingSplit::pi;
@@ -203,6 +208,7 @@ struct DKFAC_API CurvatureOptions {
 /// out stays as it is.
 struct DKFAC_API CurvatureSettings {
   std::optional<double> damping = std::nullopt;           ///< > 0
+  std::optional<double> relative_damping = std::nullopt;  ///< > 0
   std::optional<int> statistics_interval = std::nullopt;  ///< >= 1
   std::optional<int> inverse_interval = std::nullopt;     ///< >= 1
   std::optional<int> micro_batches = std::nullopt;        ///< >= 1

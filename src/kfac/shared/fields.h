@@ -66,8 +66,8 @@ void for_each_field(Options& options, Visit&& visit) {
 
 template <OptionsOf<RefreshOptions> Options, class Visit>
 void for_each_field(Options& options, Visit&& visit) {
-  auto& [staleness, statistics_interval, inverse_interval, early_refreshes, stagger_inverses,
-         delay_inverses, similarity, max_interval] = options;
+  auto& [staleness, statistics_interval, inverse_interval, overhead, early_refreshes,
+         stagger_inverses, delay_inverses, similarity, max_interval] = options;
   visit(
       staleness,
       {"refresh.staleness", "statistics at fixed intervals, or each at one that follows its drift"},
@@ -132,8 +132,9 @@ void for_each_field(Options& options, Visit&& visit) {
 
 template <OptionsOf<CurvatureOptions> Options, class Visit>
 void for_each_field(Options& options, Visit&& visit) {
-  auto& [damping, damping_split, norm_damping, statistics, refresh, inverse, distribution,
-         communication, kl_clip, step_length, precondition_tf32, dtype, loss_reduction] = options;
+  auto& [damping, relative_damping, damping_split, norm_damping, statistics, refresh, inverse,
+         distribution, communication, kl_clip, step_length, precondition_tf32, dtype,
+         loss_reduction] = options;
   for_each_field(statistics, visit);
   for_each_field(refresh, visit);
   for_each_field(inverse, visit);
