@@ -12,7 +12,8 @@ packages=(
   nlohmann-json3-dev libfmt-dev
   libgtest-dev libeigen3-dev                              # tests
   git python3 clang-format-14
-  python3-torch python3-torchvision python3-pytest python3-venv  # Python package
+  python3-torch python3-torchvision python3-venv          # Python package
+  python3-pytest python3-pytest-xdist
   python3-matplotlib python3-jinja2 python3-optuna        # pages of runs, searches
   libtorch-dev                                            # dkfac/torch.hpp
 )

@@ -3,7 +3,8 @@
 
 - core <- comm <- kfac <- optim <- nn <- app, optim <- c <- torch and core <- data <- app; nn includes kfac and optim in
   kfac_attach alone.
-- Folders of a layer ("rooms" in this script) include each other in no cycle.
+- Folders of a layer ("rooms" in this script) include each other in no cycle. A file that calls a function of a public header
+  counts as including the folder that defines it; types, and what is defined above the folders, belong to no folder.
 - Other layers may include src/LAYER/shared and src/comm/collective, and optim/kfac.cpp also src/kfac/step.h; a
   public header may include none of them.
 - No public header but comm/mpi.h, eigen.h, and torch.hpp with its parts, includes a vendor header; others include it in backend
@@ -97,17 +98,43 @@ def room_of(path):
     return "/".join(parts[1:3] if len(parts) > 3 and parts[2] not in ("cpu", "cuda") else parts[1:2] + ["."])
 
 
+FUNCTION = re.compile(r"^(?:template <[^>]*>\n)?(?:\[\[nodiscard\]\] )?DKFAC_API (?!class|struct|enum)[^;{}()]*?\b(\w+)\(", re.M)
+
+
+def without_comments(text):
+    return re.sub(r"//.*", "", text)
+
+
+def public_functions(files):
+    """Public header, as it is included -> the folder that defines each of its functions."""
+    rooms = {path[len("include/"):]: dict.fromkeys(FUNCTION.findall(text))
+             for path, text in files.items() if path.startswith("include/")}
+    for path, text in files.items():
+        if not path.startswith("src/") or not path.endswith(".cpp") or room_of(path).endswith("/."):
+            continue
+        defined = set(re.findall(r"^\w[^;=(]*?(?<!::)\b(\w+)\(", text, re.M))  # Calls are indented.
+        for _, name in INCLUDE.findall(text):
+            functions = rooms.get(name, {}) if name.startswith(f"dkfac/{layer_of(path)}/") else {}
+            functions.update((function, room_of(path)) for function in defined & functions.keys())
+    return rooms
+
+
 def check_rooms(files):
     """files: path -> text. Lists the folders that include themselves through other folders."""
     arrows = {}
+    functions = public_functions(files)
     for path, text in files.items():
         if not path.startswith("src/"):
             continue
+        source = room_of(path)
+        calls = set(re.findall(r"\b(\w+)\(", without_comments(text)))
         for bracket, name in INCLUDE.findall(text):
-            if bracket == '"' and name.split("/")[0] in BELOW:
-                source, target = room_of(path), room_of("src/" + name)
-                if source != target:
-                    arrows.setdefault(source, {}).setdefault(target, path)
+            if bracket != '"':
+                continue
+            targets = {room_of("src/" + name)} if name.split("/")[0] in BELOW else set()
+            targets |= {room for function, room in functions.get(name, {}).items() if room and function in calls}
+            for target in targets - {source}:
+                arrows.setdefault(source, {}).setdefault(target, path)
 
     def reach(start):
         seen, todo = {}, [(start, [])]
@@ -198,6 +225,14 @@ def self_test():
     circle["src/kfac/c/z.h"] = '#include "kfac/a/x.h"\n'
     if len(check_rooms(circle)) != 3:
         wrong.append("a cycle of three folders")
+    circle["include/dkfac/kfac/x.h"] = "struct X {};\n[[nodiscard]] DKFAC_API int size(const X& x);\n"
+    circle["src/kfac/a/x.cpp"] = '#include "dkfac/kfac/x.h"\n#include "kfac/b/y.h"\nint size(const X& x) {\n'
+    circle["src/kfac/c/z.h"] = '#include "dkfac/kfac/x.h"\nvoid f(X);  // As size().\n'
+    if check_rooms(circle):
+        wrong.append("types of a public header")
+    circle["src/kfac/c/z.h"] += "return size(x);\n"
+    if len(check_rooms(circle)) != 3:
+        wrong.append("a cycle through a public header")
     for path in wrong:
         print(f"self-test: wrong result for {path}")
     print(f"self-test: {len(bad) + len(good)} cases, {len(wrong)} wrong")

@@ -56,4 +56,4 @@ fi
 cp -r tests/python examples "$work/"
 cd "$work" # So that the installed package is imported.
 venv/bin/python -m dkfac info
-DKFAC_TREE=$tree venv/bin/python -m pytest -q -rs -p no:cacheprovider python "$@"
+DKFAC_TREE=$tree OMP_NUM_THREADS=1 venv/bin/python -m pytest -q -rs -n "$cores" --dist loadfile -p no:cacheprovider python "$@"

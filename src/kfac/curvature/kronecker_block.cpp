@@ -5,7 +5,7 @@
 #include "dkfac/core/ops.h"
 
 #include "kfac/curvature/record_parts.h"
-#include "kfac/inverse/diagonal_factor.h"
+#include "kfac/statistics/diagonal_statistic.h"
 #include "kfac/statistics/factor_data.h"
 
 namespace dkfac::kfac {
@@ -47,8 +47,7 @@ FailureCounts KroneckerBlock::failures(StatisticKind kind) const {
 
 std::int64_t KroneckerBlock::recorded_rows(const Caller& caller, StatisticKind kind,
                                            ConstTensorView data) const {
-  if (kind == StatisticKind::a && default_plan_a(spec).is_diagonal())
-    return diagonal_rows(caller, spec, data);
+  if (kind == StatisticKind::a && has_diagonal_a(spec)) return diagonal_rows(caller, spec, data);
   const FactorData checked =
       kind == StatisticKind::a ? a_data(caller, spec, data) : g_data(caller, spec, data);
   return checked.patches.rows();

@@ -2,9 +2,8 @@
 
 #include <algorithm>
 
-#include "dkfac/kfac/statistics.h"
-
 #include "kfac/inverse/small_groups.h"
+#include "kfac/statistics/diagonal_statistic.h"
 
 namespace dkfac::kfac {
 namespace {
@@ -69,18 +68,14 @@ FactorPlan chosen(FactorPlan best, const LayerSpec& spec, const CurvatureOptions
 }  // namespace
 
 FactorPlan default_plan_a(const LayerSpec& spec) {
-  const bool diagonal = std::holds_alternative<EmbeddingSpec>(spec);
   return {.dim = a_dim(spec),
           .groups = factor_groups(spec),
-          .form = diagonal ? FactorForm::diagonal : FactorForm::inverse};
+          .form = has_diagonal_a(spec) ? FactorForm::diagonal : FactorForm::inverse};
 }
 
 FactorPlan default_plan_g(const LayerSpec& spec) {
   return {.dim = g_dim(spec), .groups = factor_groups(spec), .form = FactorForm::inverse};
 }
-
-std::int64_t a_size(const LayerSpec& spec) { return default_plan_a(spec).statistic_numel(); }
-std::int64_t g_size(const LayerSpec& spec) { return default_plan_g(spec).statistic_numel(); }
 
 FactorPlan plan_a(const LayerSpec& spec, const CurvatureOptions& options, Device device) {
   const FactorPlan a = default_plan_a(spec);

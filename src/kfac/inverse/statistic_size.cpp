@@ -6,6 +6,8 @@
 
 #include "dkfac/kfac/statistics.h"
 
+#include "kfac/statistics/diagonal_statistic.h"
+
 namespace dkfac::kfac {
 
 StatisticPlan plan_statistic(const LayerSpec& spec, const CurvatureOptions& options,
@@ -46,7 +48,7 @@ std::int64_t sampled(std::int64_t samples, double fraction, std::int64_t block) 
 }
 
 WeightSharing sharing_of(const LayerSpec& spec, const CurvatureOptions& options) {
-  return default_plan_a(spec).is_diagonal() ? WeightSharing::expand : options.statistics.sharing;
+  return has_diagonal_a(spec) ? WeightSharing::expand : options.statistics.sharing;
 }
 
 double build_flops(const LayerSpec& spec, const StatisticPlan& plan, double samples,

@@ -5,7 +5,7 @@
 
 #include "dkfac/core/error.h"
 
-#include "kfac/inverse/factor_plan.h"
+#include "kfac/statistics/diagonal_statistic.h"
 #include "kfac/statistics/panels.h"
 
 namespace dkfac::kfac {
@@ -55,7 +55,7 @@ constexpr const char* kGradOutput = "the output gradient";
 }  // namespace
 
 FactorData a_data(const Caller& caller, const LayerSpec& spec, ConstTensorView input) {
-  DKFAC_CHECK(!default_plan_a(spec).is_diagonal(), caller, "A of ", describe(spec),
+  DKFAC_CHECK(!has_diagonal_a(spec), caller, "A of ", describe(spec),
               " is stored as its diagonal, which only compute_a() computes");
   check_elements(caller, kInput, input);
   if (const auto* linear = std::get_if<LinearSpec>(&spec)) {

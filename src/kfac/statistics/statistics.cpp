@@ -8,7 +8,7 @@
 #include "dkfac/core/ops.h"
 
 #include "core/shared/checks.h"
-#include "kfac/inverse/diagonal_factor.h"
+#include "kfac/statistics/diagonal_statistic.h"
 #include "kfac/statistics/factor_data.h"
 #include "kfac/statistics/panels.h"
 
@@ -157,6 +157,15 @@ double sample_gradient_scale(LossReduction reduction, std::int64_t local_batch,
   return 1 / loss_scale;
 }
 
+std::int64_t a_size(const LayerSpec& spec) {
+  if (has_diagonal_a(spec)) return a_dim(spec);
+  return has_factors(spec) ? factor_groups(spec) * ops::packed_size(a_dim(spec)) : 0;
+}
+
+std::int64_t g_size(const LayerSpec& spec) {
+  return has_factors(spec) ? factor_groups(spec) * ops::packed_size(g_dim(spec)) : 0;
+}
+
 double operand_scale(DType type, double max_abs) {
   if (type != DType::f16 || !(max_abs > 0) || !std::isfinite(max_abs)) return 1;
   int exponent = 0;
@@ -168,7 +177,7 @@ double operand_scale(DType type, double max_abs) {
 void compute_a(Context& ctx, const LayerSpec& spec, const FactorRecord& r, double beta,
                TensorView a) {
   check_statistic(kComputeA, spec, r.global_batch, r.operand);
-  if (default_plan_a(spec).is_diagonal())
+  if (has_diagonal_a(spec))
     return compute_diagonal(ctx, kComputeA, spec, r.data, r.global_batch, beta, a);
   const FactorData data = a_data(kComputeA, spec, r.data);
   check_factor(kComputeA, "A", data, a);
