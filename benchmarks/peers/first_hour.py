@@ -2,6 +2,7 @@
 
     pytorch.py first-hour --judge --out FILE                  # the six tasks that the default was not chosen on
     pytorch.py first-hour --choose --attach "" step_length=projection --out FILE
+    pytorch.py first-hour --cpp build/release/benchmarks/bench_first_hour --out FILE    # three networks in C++
     pytorch.py first-hour --report --out FILE                 # tables and criteria alone
 
 Rates are constant: the best one of the optimizer alone (the least loss with seed 100 of 1e-5, 3e-5, 1e-4, ..., between
@@ -27,6 +28,7 @@ from typing import Any
 import torch
 
 import first_hour_report
+from first_hour_cpp import CPP, CppTask
 from first_hour_report import ALONE, RATES
 from first_hour_tasks import CHOOSING, JUDGED, TASKS, Task
 from training import Run, environment, load, save
@@ -82,13 +84,20 @@ def train(task: Task, optimizer_name: str, rate: float, method: str, seed: int) 
 class Runs:
     """The runs of a record."""
 
-    def __init__(self, path: pathlib.Path, length: float) -> None:
-        self.path, self.length, self.made = path, length, load(path)
+    def __init__(self, path: pathlib.Path, length: float, program: str | None = None) -> None:
+        self.path, self.length, self.program, self.made = path, length, program, load(path)
         self.task = functools.lru_cache(maxsize=1)(self._task)
 
-    def _task(self, name: str) -> Task:
-        task = TASKS[name]()
+    def _task(self, name: str) -> Task | CppTask:
+        task = CPP[name] if name in CPP else TASKS[name]()
         return task._replace(steps=max(1, round(self.length * task.steps)))
+
+    def _train(self, task: Task | CppTask, optimizer: str, rate: float, method: str, seed: int) -> dict[str, Any]:
+        if isinstance(task, Task):
+            return train(task, optimizer, rate, method, seed)
+        if self.program is None or method not in (ALONE, ""):
+            raise SystemExit("first-hour: networks in C++ need --cpp, and have no --attach")
+        return task.train(self.program, optimizer, rate, method == ALONE, seed)
 
     def run(self, task: str, optimizer: str, at: str, rate: float, method: str, seed: int) -> Run:
         key = {"task": task, "optimizer": optimizer, "at": at, "rate": rate, "method": method, "seed": seed,
@@ -96,7 +105,7 @@ class Runs:
         for old in self.made:
             if {name: old[name] for name in key} == key:
                 return old
-        run = {**key, **train(self.task(task), optimizer, rate, method, seed), **environment()}
+        run = {**key, **self._train(self.task(task), optimizer, rate, method, seed), **environment()}
         self.made.append(run)
         save(self.path, self.made)
         print(f"{task} {optimizer} {rate:g} {method or 'attach'}, seed {seed}: {run['points'][-1]}", flush=True)
@@ -128,11 +137,12 @@ def train_all(args: argparse.Namespace, runs: Runs) -> None:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--tasks", nargs="+", choices=list(TASKS))
+    parser.add_argument("--tasks", nargs="+", choices=[*TASKS, *CPP])
     parser.add_argument("--optimizer", nargs="+", choices=list(OPTIMIZERS), default=list(OPTIMIZERS))
     group = parser.add_mutually_exclusive_group()
     group.add_argument("--choose", action="store_true", help="the six tasks that the default was chosen on")
     group.add_argument("--judge", action="store_true", help="the other six")
+    group.add_argument("--cpp", metavar="PROGRAM", help="three networks in C++, by bench_first_hour")
     parser.add_argument("--seeds", type=int, help="their number; default: 2 to choose, else 3")
     parser.add_argument("--attach", nargs="+", default=[""], metavar="NAME=VALUE,...")
     parser.add_argument("--length", type=float, default=1.0, help="times the steps of the tasks")
@@ -142,10 +152,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    args.tasks = args.tasks or list(CHOOSING if args.choose else JUDGED if args.judge else TASKS)
+    args.tasks = args.tasks or list(CHOOSING if args.choose else JUDGED if args.judge else CPP if args.cpp else TASKS)
     args.seeds = args.seeds or (2 if args.choose else 3)
     torch.set_num_threads(args.threads)
-    runs = Runs(pathlib.Path(args.out), args.length)
+    runs = Runs(pathlib.Path(args.out), args.length, args.cpp)
     if not args.report:
         train_all(args, runs)
     chosen = [r for r in runs.made if r["task"] in args.tasks and r["optimizer"] in args.optimizer

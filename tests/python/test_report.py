@@ -340,6 +340,9 @@ def test_command_writes_beside_each_run_or_where_it_is_told(tmp_path, capsys):
     with pytest.raises(SystemExit):
         command.main([str(run) for run in runs] + ["--out", "x.html"])
     assert "--out is for one RUN, and 2 are given" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        command.main([str(SAMPLE), "--out", str(tmp_path / "x.png")])
+    assert "x.png: the name must end in .html" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("content,says", [(None, "there is no"), ("{", "is no JSON"), ("[]", "another version"),

@@ -18,10 +18,12 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("runs", metavar="RUN", nargs="+", type=pathlib.Path,
                         help="folder of 'dkfac train' or 'dkfac compare', or its comparison.json")
     parser.add_argument("--out", metavar="FILE", type=pathlib.Path,
-                        help="of one RUN: write the page there instead, or, if its name ends in .svg, the curves")
+                        help="of one RUN: write the page there instead (.html), or the curves (.svg)")
     options = parser.parse_args(arguments)
     if options.out is not None and len(options.runs) > 1:
         parser.error(f"--out is for one RUN, and {len(options.runs)} are given; leave it out, and each gets its own")
+    if options.out is not None and options.out.suffix not in (".html", ".svg"):
+        parser.error(f"--out {options.out}: the name must end in .html, for the page, or in .svg, for the curves")
     return options
 
 

@@ -142,19 +142,26 @@ def to_json(state: State, version: str) -> str:
         "configurations": [base.text for base in state.bases]}, indent=2) + "\n"
 
 
+def _continues(plan: dict[str, Any], before: dict[str, Any]) -> bool:
+    """Whether a plan is an earlier one, with more points at its end where runs end apart from each other."""
+    points, earlier = plan["points"], before["points"]
+    grows = plan["pruner"]["kind"] != "halving" and points[:len(earlier)] == earlier
+    return plan == {**before, "points": points if grows else earlier}
+
+
 def check_same(file: pathlib.Path, state: State, program: Program) -> None:
     """Raises Failure when a sweep.json is of another sweep, of configurations of another content, or cannot be
     read."""
     try:
         json_ = json.loads(file.read_bytes())
-        is_same = json_["format"] == _FORMAT and json_["plan"] == _plan(state)
+        is_same = json_["format"] == _FORMAT and _continues(_plan(state), json_["plan"])
         texts = [flat(text) for text in json_["configurations"]] if is_same else []
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Failure(DATA, f"[sweep] '{file}' cannot be read ({shown(repr(error), 300)}); overwrite it with "
                             "--force") from error
     if not is_same or len(texts) != len(state.bases):
         raise Failure(USAGE, f"[sweep] '{file}' is of another sweep than the file asks for; choose another --out, or "
-                             "overwrite it with --force")
+                             "overwrite it with --force (only a larger count of one configuration goes on)")
     for config, before, base in zip(state.spec.configs, texts, state.bases):
         _check_configuration(file, config, before, base.values, program)
 

@@ -38,8 +38,9 @@ def line_of(state: State, run: Run) -> str:
     """A run in one line."""
     if run.status == "failed":
         return f"{run.point.name} ({_place(state, run)}): {run.error}"
-    return (f"{run.point.name} ({_place(state, run)}): {score_text(run.last_score, state.spec)} after "
-            f"{len(run.epochs)} epochs")
+    epochs = len(run.epochs)
+    return (f"{run.point.name} ({_place(state, run)}): {score_text(run.last_score, state.spec)} after {epochs} "
+            f"epoch{'s'[:epochs != 1]}")
 
 
 def columns_of(state: State) -> list[Column]:
@@ -55,7 +56,8 @@ def columns_of(state: State) -> list[Column]:
         add("", "configuration", lambda run: state.spec.configs[run.point.config].stem)
     for path in keys_of(state):
         top, bottom = path.split(".", 1)
-        out.append(Column(top, bottom, [(run.point.settings or {}).get(path, "-") for run in runs]))
+        cells = [(run.point.settings or {}).get(path, "-") for run in runs]
+        out.append(Column("" if top == bottom else top, bottom, cells))
     add("", "epochs", lambda run: str(len(run.epochs)))
     best = runs[0] if runs[0].status != "failed" and math.isfinite(runs[0].last_score) else None
     add(state.spec.metric, state.spec.score,

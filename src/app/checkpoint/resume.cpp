@@ -64,8 +64,8 @@ bool changes_state(const std::string& path, const Config& before, const Config& 
     };
     return is_f16(before) != is_f16(now);
   }
-  return path == "optimizer.staleness" || path == "optimizer.inverse_method" ||
-         path == "optimizer.norm_fisher";
+  return path == "optimizer.staleness" || path == "optimizer.update" ||
+         path == "optimizer.inverse_method" || path == "optimizer.norm_fisher";
 }
 
 bool is_fixed(const std::string& path, bool inside_epoch) {

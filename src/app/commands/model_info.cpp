@@ -84,7 +84,7 @@ std::string describe_model(const nn::ModelOptions& options, std::int64_t batch) 
 
 std::string optimizer_plan(const Config& config, const std::vector<PhasePlan>& phases, int ranks) {
   if (!config.optimizer.has_curvature())
-    return make_optimizer(config, comm::make_self())->describe();
+    return make_optimizer(config, comm::make_self())->describe() + '\n';
   // As a training registers its layers: with the largest images and batch of all phases.
   const PhasePlan& first = phases.front();
   nn::ModelOptions options = model_options(first.phase.config, first.data->train, ranks);

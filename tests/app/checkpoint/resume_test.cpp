@@ -68,6 +68,7 @@ TEST(ResumedSettings, AreRefusedWhereTheStateWouldNotFit) {
       {{}, {"augment.mixup=0.2"}},
       {{}, {"optimizer.staleness=adaptive"}},
       {{}, {"optimizer.norm_fisher=diagonal"}},
+      {{}, {"optimizer.update=adamw"}},
       {{}, {"optimizer.weight_wire=bf16"}},
       {{}, {"optimizer.gradient_wire=f16"}},
       {{}, {"optimizer.inverse_method=eigen"}},

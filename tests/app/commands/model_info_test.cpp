@@ -77,7 +77,7 @@ TEST(OptimizerPlan, OfAFirstOrderMethodIsItsDescription) {
       "", std::vector<std::string>{"data.name=synthetic", "optimizer.type=lars"}, "test");
   const auto data = std::make_shared<const data::DataSplits>(data::load_data(data_source(config)));
   EXPECT_EQ(optimizer_plan(config, phases_with(config, data, 2), 2),
-            make_optimizer(config, comm::make_self())->describe());
+            make_optimizer(config, comm::make_self())->describe() + "\n");
 }
 
 TEST(OptimizerPlan, JoinsTheRanksWithoutALayer) {

@@ -63,6 +63,29 @@ def test_json_is_for_readers(tmp_path, program):
         check_same(file, state, program)
 
 
+def test_points_may_be_added_where_runs_end_apart_from_each_other(tmp_path, program):
+    file = tmp_path / "sweep.json"
+    state = state_of((1, 0.125), (1, 0.25), pruner=Pruner())
+    last = state.runs.pop()
+    file.write_text(to_json(state, "0.1.0"))
+    state.runs.append(last)
+    check_same(file, state, program)
+    state.runs.reverse()  # Run 1 would be another one.
+    with pytest.raises(Failure, match="another sweep"):
+        check_same(file, state, program)
+    state.runs.reverse()
+    file.write_text(to_json(state, "0.1.0"))
+    state.runs.pop()
+    with pytest.raises(Failure, match="another sweep"):
+        check_same(file, state, program)
+    state.spec.pruner = Pruner("halving", 1, 2)
+    file.write_text(to_json(state, "0.1.0"))
+    check_same(file, state, program)
+    state.runs.append(last)
+    with pytest.raises(Failure, match="another sweep"):
+        check_same(file, state, program)
+
+
 def test_a_configuration_of_another_content(tmp_path, program):
     file = tmp_path / "sweep.json"
     state = state_of((1, 0.125))
@@ -94,7 +117,7 @@ def test_table_and_summary():
     state = state_of((2, 0.75), (1, 0.5))
     state.runs[0].status, state.runs[1].status = "ok", "dropped"
     assert markdown_text(columns_of(state)) == (
-        "| run | lr lr | epochs | test_accuracy last | best accuracy, % | train seconds | became |\n"
+        "| run | lr | epochs | test_accuracy last | best accuracy, % | train seconds | became |\n"
         "|---|---:|---:|---:|---:|---:|---:|\n"
         "| run-0 | 0 | 2 | **75.00 %** | 75.00 | 1.5 | ok |\n"
         "| run-1 | 1 | 1 | 50.00 % | 75.00 | 1.5 | dropped |\n")
