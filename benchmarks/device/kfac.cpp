@@ -203,10 +203,10 @@ class Bench {
     double refresh_ms = 0;
     if (!tf32) {
       // Statistics and inverses are refreshed in each of these steps; recording is not timed.
-      kfac.set_curvature({options.damping, 1, 1});
+      kfac.set_curvature({.statistics_interval = 1, .inverse_interval = 1});
       refresh_ms =
           median_ms(ctx_, {.repeats = arguments_.repeats, .before = record}, [&] { step(true); });
-      kfac.set_curvature({options.damping, 1000000, 1000000});
+      kfac.set_curvature({.statistics_interval = 1000000, .inverse_interval = 1000000});
     }
     const double plain_ms = median_ms(
         ctx_, {.repeats = arguments_.repeats, .before = renew_gradients}, [&] { step(false); });

@@ -38,7 +38,7 @@ def curvature_options(**values: Any) -> c.CurvatureOptions:
 
 def setting(name: str, value: Any) -> float:
     """The value of a setting, which is positive: the library takes 0 for "unchanged"."""
-    if name not in ("damping", "new_weight"):
+    if name not in ("damping", "relative_damping", "new_weight"):
         return integer("settings", name, value, 1, 32)
     found = real("settings", name, value)
     if not 0 < found < math.inf:

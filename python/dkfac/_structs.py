@@ -68,7 +68,8 @@ class LayerSpec(ctypes.Structure):
 
 class CurvatureOptions(ctypes.Structure):
     _fields_ = [
-        ("struct_size", c_size_t), ("damping", c_double), ("damping_split", c_int32), ("norm_damping", c_double),
+        ("struct_size", c_size_t), ("damping", c_double), ("relative_damping", c_double), ("damping_split", c_int32),
+        ("norm_damping", c_double),
         ("new_weight", c_double), ("average_start", c_int32), ("statistics_fraction", c_double),
         ("micro_batches", c_int32),
         ("norm_fisher", c_int32), ("sharing", c_int32), ("operand", c_int32), ("low_rank", c_int32),
@@ -112,7 +113,8 @@ class StepReport(ctypes.Structure):
 
 
 class CurvatureSettings(ctypes.Structure):
-    _fields_ = [("struct_size", c_size_t), ("damping", c_double), ("statistics_interval", c_int32),
+    _fields_ = [("struct_size", c_size_t), ("damping", c_double), ("relative_damping", c_double),
+                ("statistics_interval", c_int32),
                 ("inverse_interval", c_int32), ("micro_batches", c_int32), ("new_weight", c_double)]
 
 

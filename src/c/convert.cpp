@@ -151,6 +151,7 @@ kfac::CurvatureSettings curvature_settings(const dkfac_curvature_settings* given
     return value == 0 ? std::nullopt : std::optional(value);
   };
   return {.damping = given_or_unchanged(s.damping),
+          .relative_damping = given_or_unchanged(s.relative_damping),
           .statistics_interval = given_or_unchanged(s.statistics_interval),
           .inverse_interval = given_or_unchanged(s.inverse_interval),
           .micro_batches = given_or_unchanged(s.micro_batches),

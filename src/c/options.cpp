@@ -29,6 +29,7 @@ dkfac_curvature_options default_curvature() {
   dkfac_curvature_options o{};
   o.struct_size = sizeof o;
   o.damping = d.damping;
+  o.relative_damping = d.relative_damping;
   o.damping_split = static_cast<std::int32_t>(d.damping_split);
   o.norm_damping = d.norm_damping;
   o.new_weight = d.statistics.new_weight;
@@ -161,6 +162,7 @@ kfac::CurvatureOptions curvature_options(const dkfac_curvature_options* given,
   };
   kfac::CurvatureOptions options;
   options.damping = o.damping;
+  options.relative_damping = o.relative_damping;
   options.damping_split =
       enum_of<kfac::DampingSplit>(o.damping_split, 3, operation, "damping_split");
   options.norm_damping = o.norm_damping;

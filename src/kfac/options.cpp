@@ -44,8 +44,11 @@ void CurvatureOptions::validate() const {
               method == InverseMethod::eigen ? "eigen" : "ekfac",
               ", which adds the whole damping to products and splits nothing; leave it at pi, or "
               "use cholesky");
+  DKFAC_CHECK(damping == 0 || relative_damping == CurvatureOptions{}.relative_damping,
+              "[curvature options] damping is ", damping, " and relative_damping ",
+              relative_damping, ", and each decides what lambda is; leave one of them out");
   // An inverse checks its own damping; products of eigenvalues are divided by it unchecked.
-  DKFAC_CHECK(method == InverseMethod::cholesky || leaves_room(dtype, damping),
+  DKFAC_CHECK(damping == 0 || method == InverseMethod::cholesky || leaves_room(dtype, damping),
               "[curvature options] damping is ", damping, ", whose reciprocal is too large for ",
               dtype, "; raise it, or set dtype to f64");
   DKFAC_CHECK(kl_clip == 0 || length_rule() == StepLength::none,

@@ -322,7 +322,7 @@ LayerFactors Preconditioner::read_factors(LayerId layer) {
   return impl_->curvature().read_factors(layer);
 }
 
-void Preconditioner::set_damping(double damping) { impl_->curvature().set_damping(damping); }
+void Preconditioner::set_damping(double damping) { set_curvature({.damping = damping}); }
 
 void Preconditioner::set_rates(LayerId layer, double weight_lr, double bias_lr) {
   impl_->set_rates(layer, weight_lr, bias_lr);

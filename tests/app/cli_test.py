@@ -50,7 +50,7 @@ class Alone(Folder):
     def test_config_mistakes(self):
         self.expect_error(self.train("a", "--set", "optimizer.dampin=1"), 64,
                           "did you mean 'optimizer.damping'", "activity=config")
-        self.expect_error(self.train("a", "--set", "optimizer.damping=-1"), 64, "-1", "> 0")
+        self.expect_error(self.train("a", "--set", "optimizer.damping=-1"), 64, "-1", ">= 0")
         self.expect_error(self.train("a", "--set", "optimizer.eta=1"), 64, "optimizer.type = lars")
         bad = self.write("bad.toml", "[run]\n\nepoch = 3\n")
         self.expect_error(self.train("a", config=bad), 64, "bad.toml:3", "'run.epochs'")

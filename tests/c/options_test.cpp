@@ -50,7 +50,8 @@ TEST(COptions, DefaultsAreThoseOfTheLibrary) {
 TEST(COptions, EveryFieldOfTheCurvatureIsReachable) {
   dkfac_curvature_options base{};
   dkfac_curvature_options_init(&base, sizeof base);
-  base.dtype = DKFAC_F64;  // Allows every other value.
+  base.dtype = DKFAC_F64;  // Allows every other value, as this does:
+  base.damping = 0;
   std::set<std::string> reached{"dtype", "inverse.failure_folder",
                                 "statistics.records_valid_until_step"};  // Not compared over ranks.
   const auto reach = [&](auto change) {
@@ -62,6 +63,7 @@ TEST(COptions, EveryFieldOfTheCurvatureIsReachable) {
     reached.insert(names.begin(), names.end());
   };
   reach([](auto& o) { o.damping = 0.5; });
+  reach([](auto& o) { o.relative_damping = 0.3; });
   reach([](auto& o) { o.damping_split = DKFAC_SPLIT_CONSTANT; });
   reach([](auto& o) { o.norm_damping = 16; });
   reach([](auto& o) { o.new_weight = 1; });

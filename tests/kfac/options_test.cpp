@@ -55,7 +55,13 @@ TEST(CurvatureOptions, NamesTheFieldThatIsOutOfRange) {
     std::function<void(CurvatureOptions&)> change;
   };
   const std::vector<Case> cases = {
-      {"damping is 0", [](auto& o) { o.damping = 0; }},
+      {"damping is -1", [](auto& o) { o.damping = -1; }},
+      {"relative_damping is 0", [](auto& o) { o.relative_damping = 0; }},
+      {"damping is 0.5 and relative_damping 0.2",
+       [](auto& o) {
+         o.damping = 0.5;
+         o.relative_damping = 0.2;
+       }},
       {"damping is nan", [](auto& o) { o.damping = kNan; }},
       {"damping is inf", [](auto& o) { o.damping = kInf; }},
       {"norm_damping is -1", [](auto& o) { o.norm_damping = -1; }},

@@ -10,8 +10,10 @@ namespace {
 
 kfac::CurvatureSettings settings_of(const C& c) {
   const kfac::CurvatureOptions& o = c.curvature;
-  return {o.damping, o.refresh.statistics_interval, o.refresh.inverse_interval,
-          o.statistics.micro_batches};
+  return {.damping = o.damping,
+          .statistics_interval = o.refresh.statistics_interval,
+          .inverse_interval = o.refresh.inverse_interval,
+          .micro_batches = o.statistics.micro_batches};
 }
 void lazy(C& c) {
   c.curvature.refresh.statistics_interval = 2, c.curvature.refresh.inverse_interval = 4;

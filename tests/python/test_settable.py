@@ -7,12 +7,12 @@ import torch
 from torch import nn
 
 import dkfac.torch as dkfac
-from dkfac.torch._settings import NAMES
 from dkfac.torch._settable import Settable
 from support import EPS
 from test_ranks import run_ranks
 
 FORMS = ["attach", "KFAC", "KFACPreconditioner"]
+NAMES = ["damping", "relative_damping", "statistics_interval", "inverse_interval"]
 
 
 def make(form, **options):
@@ -62,6 +62,27 @@ def test_a_schedule_of_the_damping_reaches_the_next_step():
         kfac.damping *= 0.9
 
 
+@pytest.mark.parametrize("form", ["attach", "KFAC"])
+def test_one_kind_of_damping_replaces_the_other(form):
+    """What is assigned is what the argument gives, to the bit, and the other one is 0; both arguments are an error."""
+    kinds = {"damping": 0.3}, {"relative_damping": 0.3}
+    grads = []
+    for given, assigned in (kinds, kinds[::-1]):
+        one, its = make(form, **given), make(form, **assigned)
+        for name, value in assigned.items():
+            setattr(one[2], name, value)
+        grads += [step(*one), step(*its)]
+        for kfac in (one[2], its[2]):
+            assert {name: getattr(kfac, name) for name in NAMES[:2]} == {"damping": 0, "relative_damping": 0, **assigned}
+            assert getattr(kfac, "preconditioner", kfac).last_report.damping == assigned.get("damping", 0)
+    assert torch.equal(grads[0], grads[1]) and torch.equal(grads[2], grads[3])
+    assert not torch.equal(grads[0], grads[2])
+    with pytest.raises(dkfac.InvalidArgument, match="damping=0.1 and relative_damping=0.2 are both given"):
+        make(form, damping=0.1, relative_damping=0.2)
+    with pytest.raises(dkfac.InvalidArgument, match="relative_damping is that of damping here"):
+        make("KFACPreconditioner")[2].relative_damping = 0.1
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_the_number_of_passes_can_change(form):
     """Statistics and gradients of a step are means over its samples, in however many passes."""
@@ -97,7 +118,7 @@ def test_the_number_of_passes_is_set_between_two_steps():
 def test_a_value_that_cannot_be_is_refused_at_once(form, name):
     kfac = make(form)[2]
     before = getattr(kfac, name)
-    for wrong in (0, -1, "1", None, float("nan"), float("inf")) + (() if name == "damping" else (1.5, 2**31)):
+    for wrong in (0, -1, "1", None, float("nan"), float("inf")) + (() if name.endswith("damping") else (1.5, 2**31)):
         with pytest.raises(dkfac.InvalidArgument, match=name):
             setattr(kfac, name, wrong)
         assert getattr(kfac, name) == before

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import dkfac.torch as dkfac
-from dkfac.torch._settings import NAMES, Settings, Unset, UnsetFloat, UnsetInt
+from dkfac.torch._settings import Settings, Unset, UnsetFloat, UnsetInt
 
 FIRST = {"damping": 0.1, "statistics_interval": 1, "inverse_interval": 2}
 
@@ -21,7 +21,7 @@ def test_defaults_are_numbers_of_their_own_kind():
 
 
 def test_what_has_not_changed_is_not_passed_on():
-    settings, target = Settings(FIRST, NAMES), library()
+    settings, target = Settings(FIRST, list(FIRST)), library()
     settings.apply(target)
     assert target.calls == []
     settings.values["damping"] = 0.2
@@ -33,7 +33,7 @@ def test_what_has_not_changed_is_not_passed_on():
 
 
 def test_a_step_takes_the_damping_alone():
-    settings, target = Settings(FIRST, NAMES), library()
+    settings, target = Settings(FIRST, list(FIRST)), library()
     settings.values.update(damping=0.3, inverse_interval=5)
     settings.apply_in_step(target)
     assert target.calls == [dict(FIRST, damping=0.3)]
@@ -60,7 +60,7 @@ def test_an_explicit_argument_that_changed_holds_against_a_state():
 
 
 def test_a_rank_takes_what_another_says():
-    one, other, seen = Settings(FIRST, NAMES), Settings(FIRST, NAMES), []
+    one, other, seen = Settings(FIRST, list(FIRST)), Settings(FIRST, list(FIRST)), []
     one.values = dict(FIRST, damping=0.7)
     other.hear(one.say(), lambda: seen.append(dict(other.values)))
     assert seen == [FIRST] and other.values["damping"] == 0.7

@@ -105,11 +105,13 @@ def test_wrong_states_are_refused_and_change_nothing():
 
 
 def settings_now(kfac):
-    return {name: getattr(kfac, name) for name in ("damping", "statistics_interval", "inverse_interval")}
+    names = ("damping", "relative_damping", "statistics_interval", "inverse_interval")
+    return {name: getattr(kfac, name) for name in names}
 
 
-def settings_of(damping, statistics_interval, inverse_interval):
-    return {"damping": damping, "statistics_interval": statistics_interval, "inverse_interval": inverse_interval}
+def settings_of(damping, statistics_interval, inverse_interval, relative_damping=0.0):
+    return {"damping": damping, "relative_damping": relative_damping, "statistics_interval": statistics_interval,
+            "inverse_interval": inverse_interval}
 
 
 FIRST = {"damping": 0.1, "inverse_interval": 2}
@@ -118,6 +120,7 @@ RESUMED = {  # What the resumed run passes: what it then has.
     "nothing": ({}, settings_of(0.05, 1, 6)),
     "another damping": ({"damping": 0.2, "inverse_interval": 2}, settings_of(0.2, 1, 6)),
     "the default": ({"damping": 1e-3}, settings_of(1e-3, 1, 6)),
+    "the other kind": ({"relative_damping": 0.3, "inverse_interval": 2}, settings_of(0.0, 1, 6, 0.3)),
     "other intervals": (dict(FIRST, statistics_interval=3, inverse_interval=3), settings_of(0.05, 3, 3)),
 }
 

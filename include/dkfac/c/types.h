@@ -180,9 +180,10 @@ typedef enum dkfac_step_length {
 /* CurvatureOptions (kfac/options.h), where each field is described. */
 typedef struct dkfac_curvature_options {
   size_t struct_size;
-  double damping;        /* lambda > 0; default 1e-3. */
-  int32_t damping_split; /* dkfac_damping_split; default pi. */
-  double norm_damping;   /* Normalisations use norm_damping * lambda; default 1. */
+  double damping;          /* lambda >= 0; default 1e-3; 0: by relative_damping. */
+  double relative_damping; /* > 0; default 0.1; left alone where damping is not 0. */
+  int32_t damping_split;   /* dkfac_damping_split; default pi. */
+  double norm_damping;     /* Normalisations use norm_damping * lambda; default 1. */
   double new_weight; /* Of the newest statistic in the running average, in (0, 1]; default 0.05. */
   int32_t average_start;      /* dkfac_average_start; default first. */
   double statistics_fraction; /* Of a record's samples, in (0, 1]; default 1. */
@@ -276,7 +277,8 @@ typedef struct dkfac_step_report {
 /* Settings that a schedule changes between two steps; equal on all ranks. */
 typedef struct dkfac_curvature_settings {
   size_t struct_size;
-  double damping; /* 0: unchanged, as for the following. */
+  double damping;          /* 0: unchanged, as for the following. */
+  double relative_damping; /* In place of damping; not both. */
   int32_t statistics_interval;
   int32_t inverse_interval;
   int32_t micro_batches;

@@ -171,9 +171,9 @@ struct DKFAC_API DistributionOptions {
 /// Options of the curvature of all layers. All fields must be equal on all ranks, except
 /// failure_folder and records_valid_until_step; prepare() compares them.
 struct DKFAC_API CurvatureOptions {
-  double damping = 1e-3;  ///< lambda of F + lambda I (Tikhonov). > 0
-  /// Where damping is 0, each layer has a lambda of its own at each rebuild: relative_damping times
-  /// the mean eigenvalue of A times that of G, and so of the whole block. > 0
+  double damping = 1e-3;  ///< lambda of F + lambda I (Tikhonov). >= 0; 0: relative_damping
+  /// Where damping is 0, each layer (each group of a convolution) has a lambda of its own, of each
+  /// rebuild: relative_damping times the mean eigenvalue of its block (docs/math.md). > 0
   double relative_damping = 0.1;
   /// How lambda is split between A and G. InverseMethod::cholesky only: the other methods add
   /// lambda to the whole product.
@@ -207,8 +207,8 @@ struct DKFAC_API CurvatureOptions {
 /// Settings that a schedule may change between two steps; equal on all ranks. A field that is left
 /// out stays as it is.
 struct DKFAC_API CurvatureSettings {
-  std::optional<double> damping = std::nullopt;           ///< > 0
-  std::optional<double> relative_damping = std::nullopt;  ///< > 0
+  std::optional<double> damping = std::nullopt;           ///< > 0; from then on absolute.
+  std::optional<double> relative_damping = std::nullopt;  ///< > 0; in place of the absolute one.
   std::optional<int> statistics_interval = std::nullopt;  ///< >= 1
   std::optional<int> inverse_interval = std::nullopt;     ///< >= 1
   std::optional<int> micro_batches = std::nullopt;        ///< >= 1

@@ -68,8 +68,8 @@ struct DKFAC_API StepReport : UpdateReport {
   std::int64_t saturated = 0;
   double kl_factor = 1;          ///< Factor of the KL clip in update_step.
   LaunchCounts preconditioning;  ///< Of all steps so far; zero on the host and without graphs.
-  double damping = 0;
-  double flops = 0;  ///< Spent on computing and inverting statistics, over all ranks.
+  double damping = 0;  ///< lambda; 0 with a relative damping, and for first-order methods.
+  double flops = 0;    ///< Spent on computing and inverting statistics, over all ranks.
   /// Bytes for collectives, and flops, that refreshing every statistic would have added to this
   /// step. The saved fraction of the work is flops_skipped / (flops + flops_skipped).
   std::uint64_t bytes_skipped = 0;

@@ -20,7 +20,7 @@ from ._gradients import Rates
 from ._layers import Layer
 from ._model import ALL_KINDS, ModelPreconditioner
 from ._options import CommonOptions, describe
-from ._settings import NAMES, Settings
+from ._settings import Settings
 from ._setup import GradScaler
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class PeerSettings(Settings):
 
     def __init__(self, given: Mapping[str, Any], squared: bool) -> None:
         self.given, self.squared, self.steps = dict(given), squared, 0
-        super().__init__(self._now(), (*NAMES, "new_weight"))
+        super().__init__(now := self._now(), list(now))
 
     def value(self, name: str) -> Any:
         value = self.given[name]
@@ -89,7 +89,8 @@ class PeerSettings(Settings):
         return {name: value for name, value in self.given.items() if not callable(value)}
 
     def set(self, name: str, value: Any) -> None:
-        there = {"statistics_interval": "factor_update_steps", "inverse_interval": "inv_update_steps"}
+        there = {"statistics_interval": "factor_update_steps", "inverse_interval": "inv_update_steps",
+                 "relative_damping": "damping"}
         raise InvalidArgument(f"[settings] {name} is that of {there[name]} here; set this one")
 
     def _now(self) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from ._progress import LeftGradients, gradients_of, lacking
 from ._recorder import Recorder
 from ._registered import Registered
 from ._settable import Settable, refuse_unknown
-from ._settings import Settings, Unset, UnsetFloat, UnsetInt
+from ._settings import Settings, UnsetFloat, UnsetInt, chosen_damping, made, said
 from ._setup import BatchDim, GradScaler, Scaling, Setup
 from ._telling import Telling
 from ._tensors import device_struct, read
@@ -43,8 +43,9 @@ class ModelPreconditioner(Joins, Settable):
                  loss_reduction: str = "mean", grad_scaler: GradScaler | None = None,
                  skip_layers: _checks.SkipLayers = (), batch_dim: BatchDim = 0, kinds: Collection[int] = ALL_KINDS,
                  scaling: Scaling | None = None, owned: Owned | None = None, graphs: bool = True,
-                 damping: float = UnsetFloat(1e-3), statistics_interval: int = UnsetInt(1),
-                 inverse_interval: int = UnsetInt(1), dtype: torch.dtype | int | None = None,
+                 damping: float = UnsetFloat(1e-3), relative_damping: float = UnsetFloat(0.1),
+                 statistics_interval: int = UnsetInt(1), inverse_interval: int = UnsetInt(1),
+                 dtype: torch.dtype | int | None = None,
                  settings: Settings | None = None, **options: Any) -> None:
         _checks.refuse_model(model)
         _checks.refuse_options(comm, loss_reduction, grad_scaler, batch_dim, options)
@@ -62,13 +63,13 @@ class ModelPreconditioner(Joins, Settable):
         if dtype is None:
             wide = any(p.dtype == torch.float64 for p in model.parameters())
             dtype = torch.float64 if wide else torch.float32
-        given = {"damping": damping, "statistics_interval": statistics_interval, "inverse_interval": inverse_interval}
+        given = {**chosen_damping(damping, relative_damping), "statistics_interval": statistics_interval,
+                 "inverse_interval": inverse_interval}
         self.options = curvature_options(
             **given, dtype=_checks.number_of(dtype), loss_reduction="sum", micro_batches=accumulation_steps or 1,
             **options)
         if settings is None:
-            settings = Settings({name: getattr(self.options, name) for name in given},
-                                [name for name, value in given.items() if not isinstance(value, Unset)])
+            settings = made(self.options, given)
         make = functools.partial(Preconditioner, comm, self.options, device_struct(device), graphs)
         make()  # Checks the options before any pass.
 
@@ -259,7 +260,8 @@ class ModelPreconditioner(Joins, Settable):
     def __repr__(self) -> str:
         curved = len(self.curved())
         return (f"{type(self).__name__}({curved} layers with curvature, {len(self.layers) - curved} without, "
-                f"steps={self.steps}, damping={self.damping:g}, statistics_interval={self.statistics_interval}, "
+                f"steps={self.steps}, {said(self._recorder.settings.values, '=')}, "
+                f"statistics_interval={self.statistics_interval}, "
                 f"inverse_interval={self.inverse_interval}, comm={self.comm!r})")
 
     # --- state --------------------------------------------------------------------------------------------------------

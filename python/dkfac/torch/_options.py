@@ -95,6 +95,9 @@ class Options(CommonOptions, total=False):
     and names no class that could have curvature, is an error. Default ()."""
     new_weight: float
     """Weight of the newest statistic in the running average, in (0, 1]. Default 0.05."""
+    relative_damping: float
+    """lambda of each layer, in mean eigenvalues of its block of F at each rebuild of its inverse, whatever the scale of
+    the loss. Not with `damping`. Default 0.1."""
     kl_clip: float
     """kappa of the KL clip, which multiplies all preconditioned gradients by min(1, sqrt(kappa / sum lr^2 <U, V>));
     0 is none. Default 0.0."""

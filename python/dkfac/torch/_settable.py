@@ -19,12 +19,22 @@ class Settable:
 
     @property
     def damping(self) -> float:
-        """lambda of (F + lambda I)^-1; the next step uses it."""
+        """lambda of (F + lambda I)^-1; the next step uses it. 0: relative_damping is in force, until this is set."""
         return float(self._joined()._recorder.settings.values["damping"])
 
     @damping.setter
     def damping(self, value: float) -> None:
         self._joined()._recorder.settings.set("damping", value)
+
+    @property
+    def relative_damping(self) -> float:
+        """lambda of each layer in mean eigenvalues of its block of F, from the next rebuild of its inverse. 0: damping
+        is in force, until this is set."""
+        return float(self._joined()._recorder.settings.values.get("relative_damping", 0))
+
+    @relative_damping.setter
+    def relative_damping(self, value: float) -> None:
+        self._joined()._recorder.settings.set("relative_damping", value)
 
     @property
     def statistics_interval(self) -> int:

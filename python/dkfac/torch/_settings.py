@@ -4,9 +4,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from .._library import InvalidArgument
 from .._preconditioner import Preconditioner, setting
+from .._structs import CurvatureOptions
 
-NAMES = ("damping", "statistics_interval", "inverse_interval")
+DAMPINGS = ("damping", "relative_damping")  # One of them is in force, and the other 0.
 
 
 class Unset:
@@ -32,7 +34,10 @@ class Settings:
         self.applied: dict[str, Any] = dict(arguments)
 
     def set(self, name: str, value: Any) -> None:
-        self.values[name] = setting(name, value)
+        value = setting(name, value)
+        if name in DAMPINGS:
+            self.values.update((other, 0.0) for other in DAMPINGS if other in self.values)
+        self.values[name] = value
 
     def refresh(self) -> None:
         """Computes the values, where something else than the user does."""
@@ -40,7 +45,7 @@ class Settings:
     def apply(self, library: Preconditioner, force: bool = False) -> None:
         """Passes changed settings on."""
         if self.values != self.applied or force:
-            library.set_curvature(**self.values)
+            library.set_curvature(**_in_force(self.values))
             self.applied = dict(self.values)
 
     def apply_in_step(self, library: Preconditioner) -> None:
@@ -48,7 +53,7 @@ class Settings:
         values = {name: self.applied[name] if name.endswith("_interval") else value
                   for name, value in self.values.items()}
         if self.applied != values:
-            library.set_curvature(**values)
+            library.set_curvature(**_in_force(values))
             self.applied = values
 
     def say(self) -> dict[str, Any]:
@@ -66,7 +71,38 @@ class Settings:
         given. A run that resumes with its own arguments thus keeps what it had set since, e.g. a damping that it lets
         decay."""
         values, arguments = dict(state["settings"]), dict(state.get("arguments", self.arguments))
-        for name in self.explicit:
-            if arguments[name] != self.arguments[name]:
-                values[name] = arguments[name] = self.arguments[name]
+        changed = {name for name in self.explicit if arguments[name] != self.arguments[name]}
+        if changed.intersection(DAMPINGS):
+            changed.update(name for name in DAMPINGS if name in values)
+        for name in changed:
+            values[name] = arguments[name] = self.arguments[name]
         self.values, self.arguments = values, arguments
+
+
+def _in_force(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value or name not in DAMPINGS}
+
+
+def chosen_damping(damping: float, relative_damping: float) -> dict[str, float]:
+    """The two as options of the library, of which the caller gives one at most."""
+    if isinstance(relative_damping, Unset):
+        return {"damping": damping, "relative_damping": relative_damping}
+    if damping != 0 and not isinstance(damping, Unset):
+        raise InvalidArgument(f"[curvature options] damping={damping!r} and relative_damping={relative_damping!r} are "
+                              "both given, and each decides what lambda is; leave one of them out")
+    return {"damping": UnsetFloat(0.0), "relative_damping": relative_damping}
+
+
+def made(options: CurvatureOptions, given: Mapping[str, Any]) -> Settings:
+    """The settings of `options`, which were made of the arguments `given`."""
+    values = {name: getattr(options, name) for name in given}
+    if values["damping"]:
+        values["relative_damping"] = 0.0
+    explicit = [name for name, value in given.items() if not isinstance(value, Unset)]
+    return Settings(values, [*explicit, *(DAMPINGS if not set(DAMPINGS).isdisjoint(explicit) else ())])
+
+
+def said(values: Mapping[str, Any], sign: str = " ") -> str:
+    """The damping that is in force: "relative_damping 0.1"."""
+    name = "damping" if values["damping"] else "relative_damping"
+    return f"{name}{sign}{values[name]:g}"

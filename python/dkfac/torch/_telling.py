@@ -17,6 +17,7 @@ from ._cost import Cost
 from ._coverage import Coverage, coverage_of, number
 from ._find import CLASSES
 from ._recorder import Recorder
+from ._settings import said
 
 REJECTED = 10  # Steps in a row, before they are told.
 SMALL = 0.5    # Below this share, more parameters move by plain gradients than by K-FAC, at one rate for both.
@@ -108,7 +109,7 @@ class Telling:
         if found.frozen:
             parts.append(f"{number(found.frozen)} are frozen")
         rule = "at adaptive intervals" if self._adaptive else _every(settings["statistics_interval"])
-        parts.append(f"damping {settings['damping']:g}, statistics {rule}, inverses "
+        parts.append(f"{said(settings)}, statistics {rule}, inverses "
                      + ("with them" if self._adaptive else _every(settings["inverse_interval"])))
         if table:
             parts.append(_memory(table, comm.rank, comm.size))

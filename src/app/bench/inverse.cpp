@@ -48,7 +48,8 @@ Factor make_factor(Context& ctx, std::string layer, const char* which, const Ten
 }
 
 /// Computes A and then G of each layer, in forward order.
-std::vector<Factor> make_factors(const BenchCommand& command, Context& ctx, double damping) {
+std::vector<Factor> make_factors(const BenchCommand& command, Context& ctx,
+                                 const kfac::CurvatureOptions& options) {
   std::map<std::string, std::size_t> index;
   std::vector<Factor> factors;
   const auto input = [&](const Recorded& r) {
@@ -77,6 +78,7 @@ std::vector<Factor> make_factors(const BenchCommand& command, Context& ctx, doub
   run_probe(command, ctx, input, grad_output);
   for (std::size_t i = 0; i < factors.size(); i += 2) {
     Factor &a = factors[i], &g = factors[i + 1];
+    const double damping = kfac::layer_damping(options, a.trace, a.dim, g.trace, g.dim);
     const double root = std::sqrt(damping);
     const auto split = kfac::split_damping(damping, a.trace, a.dim, g.trace, g.dim);
     a.shift = split ? split->a : root;
@@ -99,12 +101,12 @@ class InverseBench {
                const Roof& roof)
       : command_(command),
         roof_(roof),
-        damping_(bench_config(command, "kfac", 1).optimizer.curvature().damping),
+        options_(bench_config(command, "kfac", 1).optimizer.curvature()),
         ctx_(Device::cpu(), {.threads = command.threads}),
         all_(quartiles_of(inverse_seconds(command, std::move(comm)))) {}
 
   Outcome operator()() {
-    for (const Factor& factor : make_factors(command_, ctx_, damping_)) time_one(factor);
+    for (const Factor& factor : make_factors(command_, ctx_, options_)) time_one(factor);
     Outcome outcome;
     outcome.json = {{"inverses", std::move(inverses_)},
                     {"all_ms", to_json(all_, 1e3)},
@@ -112,7 +114,7 @@ class InverseBench {
                     {"flops", flops_},
                     {"gflops_per_s", 1e-9 * flops_ / all_.median},
                     {"fraction_of_sgemm", 1e-9 * flops_ / all_.median / roof_.gflops},
-                    {"damping", damping_}};
+                    {"damping", options_.damping}};
     outcome.text = fmt::format(
         "{}all in a step, one factor per thread: {} ms [{}-{}]; one by one on one "
         "thread: {} ms; {} GFLOP, {} % of SGEMM\n",
@@ -168,7 +170,7 @@ class InverseBench {
 
   const BenchCommand& command_;
   const Roof& roof_;
-  double damping_;
+  kfac::CurvatureOptions options_;
   Context ctx_;
   Quartiles all_;
   ordered_json inverses_ = ordered_json::array();

@@ -21,7 +21,7 @@ enum class KeyType : std::uint8_t { boolean, integer, seed, real, text, choice, 
 [[nodiscard]] std::string_view name_of(KeyType type) noexcept;
 
 /// Condition for a key to apply: the key `selector` applies and has one of `values`. An empty
-/// selector always holds.
+/// selector always holds. Its value is a choice or a number ("0").
 struct Condition {
   std::string selector;
   std::vector<std::string> values;
@@ -53,6 +53,8 @@ struct Key {
 /// before the keys that depend on it.
 [[nodiscard]] const std::vector<Key>& config_keys();
 [[nodiscard]] const Key* find_key(std::string_view path);  ///< Null for an unknown one.
+/// Whether the value of the selector is one of the condition's.
+[[nodiscard]] bool fulfils(const Condition& condition, const Value& chosen);
 [[nodiscard]] bool applies(const Key& key, const Config& config);
 /// config_listing() as JSON, for programs: {version, keys: [{path, type, default (as TOML),
 /// allowed, help, phase, least or above, most or below, choices, booleans, only: {selector,

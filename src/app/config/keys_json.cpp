@@ -18,6 +18,16 @@ void add_range(const Range& range, ordered_json& entry) {
   if (std::isfinite(range.high)) entry[range.open_high ? "below" : "most"] = range.high;
 }
 
+ordered_json values_json(const Condition& only) {
+  ordered_json values = ordered_json::array();
+  for (const std::string& value : only.values)
+    if (find_key(only.selector)->type == KeyType::real)
+      values.push_back(std::stod(value));
+    else
+      values.push_back(value);
+  return values;
+}
+
 ordered_json key_json(const Key& key, const Config& defaults) {
   ordered_json entry = {{"path", key.path},
                         {"type", name_of(key.type)},
@@ -29,7 +39,7 @@ ordered_json key_json(const Key& key, const Config& defaults) {
   if (!key.choices.empty()) entry["choices"] = key.choices;
   if (!key.booleans.empty()) entry["booleans"] = key.booleans;
   if (!key.only.selector.empty())
-    entry["only"] = {{"selector", key.only.selector}, {"values", key.only.values}};
+    entry["only"] = {{"selector", key.only.selector}, {"values", values_json(key.only)}};
   return entry;
 }
 

@@ -61,9 +61,8 @@ const Setting* excluding(const Key& key, const Settings& own, const Settings& wh
   auto chosen = own.find(selector);
   if (chosen == own.end()) chosen = whole.find(selector);
   if (chosen == whole.end() || !chosen->second.raw) return nullptr;
-  const Value value = to_value(*find_key(selector), chosen->second);
-  const auto& values = key.only.values;
-  return std::ranges::count(values, std::get<std::string>(value)) > 0 ? nullptr : &chosen->second;
+  return fulfils(key.only, to_value(*find_key(selector), chosen->second)) ? nullptr
+                                                                          : &chosen->second;
 }
 
 /// Drops the file's keys that do not apply to what --set chooses, and returns remarks.

@@ -15,7 +15,7 @@ namespace {
 
 // A star matches any suffix. Keys that are not listed determine the network, the optimizer's state
 // and its owners, or the samples themselves.
-constexpr std::array<std::string_view, 25> kChangeable = {"run.eval_batch",
+constexpr std::array<std::string_view, 26> kChangeable = {"run.eval_batch",
                                                           "data.path",
                                                           "data.synthetic_size",
                                                           "data.image_size",
@@ -30,6 +30,7 @@ constexpr std::array<std::string_view, 25> kChangeable = {"run.eval_batch",
                                                           "optimizer.momentum_schedule",
                                                           "optimizer.momentum_knots",
                                                           "optimizer.damping",
+                                                          "optimizer.relative_damping",
                                                           "optimizer.damping_schedule",
                                                           "optimizer.damping_initial",
                                                           "optimizer.damping_warmup_steps",

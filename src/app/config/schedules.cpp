@@ -85,8 +85,12 @@ double damping(const Config& config, const Clocks& at) {
 kfac::CurvatureSettings curvature_settings(const Config& config, const Clocks& at) {
   const OptimizerConfig& o = config.optimizer;
   const kfac::CurvatureOptions& c = o.curvature();
-  kfac::CurvatureSettings settings{damping(config, at), c.refresh.statistics_interval,
-                                   c.refresh.inverse_interval};
+  kfac::CurvatureSettings settings{.statistics_interval = c.refresh.statistics_interval,
+                                   .inverse_interval = c.refresh.inverse_interval};
+  if (const double lambda = damping(config, at); lambda > 0)
+    settings.damping = lambda;
+  else
+    settings.relative_damping = c.relative_damping;
   if (o.interval_schedule == IntervalSchedule::ramp) {
     const std::int64_t length = o.interval_ramp_steps;
     settings.statistics_interval =
@@ -137,7 +141,12 @@ void check_momentum(const Config& config) {
 
 void check_damping(const Config& config) {
   const OptimizerConfig& o = config.optimizer;
-  if (!o.has_curvature() || o.damping_schedule != DampingSchedule::piecewise) return;
+  if (!o.has_curvature() || o.damping_schedule == DampingSchedule::constant) return;
+  DKFAC_CHECK(o.curvature().damping > 0, "[config] optimizer.damping_schedule = \"",
+              o.damping_schedule == DampingSchedule::warmup ? "warmup" : "piecewise",
+              "\" changes an absolute lambda, and optimizer.damping = 0 leaves lambda to "
+              "optimizer.relative_damping; set optimizer.damping to a number above 0");
+  if (o.damping_schedule != DampingSchedule::piecewise) return;
   DKFAC_CHECK(!o.damping_knots.empty(),
               "[config] optimizer.damping_schedule = \"piecewise\" without "
               "optimizer.damping_knots; add e.g. damping_knots = [[0, 0.1], [5, 0.001]]");

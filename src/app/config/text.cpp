@@ -100,12 +100,17 @@ const Key* find_key(std::string_view path) {
   return at == keys.end() ? nullptr : &*at;
 }
 
+bool fulfils(const Condition& condition, const Value& chosen) {
+  const auto* const number = std::get_if<double>(&chosen);
+  return std::ranges::count(condition.values, number != nullptr
+                                                  ? fmt::format("{}", *number)
+                                                  : std::get<std::string>(chosen)) > 0;
+}
+
 bool applies(const Key& key, const Config& config) {
   if (key.only.selector.empty()) return true;
   const Key& selector = *find_key(key.only.selector);
-  const auto chosen = std::get<std::string>(selector.get(config));
-  return std::count(key.only.values.begin(), key.only.values.end(), chosen) > 0 &&
-         applies(selector, config);
+  return fulfils(key.only, selector.get(config)) && applies(selector, config);
 }
 
 std::size_t edit_distance(std::string_view a, std::string_view b) {

@@ -320,7 +320,7 @@ optim::OptimizerOptions optimizer_options(const Config& config) {
   // The intervals are those at the end of a ramp: the stored forms of inverses and their owners are
   // chosen once, for most of the run. The first step sets the initial intervals before it records
   // anything.
-  curvature.damping = *curvature_settings(config, 0, 0).damping;
+  curvature.damping = curvature_settings(config, 0, 0).damping.value_or(0);
   optim::KfacOptions& kfac = options.kfac;
   if (kfac.update == optim::DirectionUpdate::adamw)
     kfac.beta1 = std::exchange(kfac.momentum, optim::KfacOptions{}.momentum);

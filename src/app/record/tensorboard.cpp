@@ -172,12 +172,12 @@ void add_step(EventFile& file, const StepRecord& record) {
           {"speed/exchange_gb_per_second",
            1e-9 * static_cast<double>(record.report.bytes) / *record.exchange_seconds});
   }
-  if (record.report.damping > 0) {  // K-FAC only.
+  if (record.curvature != nullptr) {
     scalars.push_back({"optimizer/damping", record.report.damping});
     scalars.push_back(
         {"optimizer/failed_factors", static_cast<double>(record.report.failed_factors)});
+    add_curvature(scalars, record);
   }
-  if (record.curvature != nullptr) add_curvature(scalars, record);
   file.add(record.step, scalars);
 }
 

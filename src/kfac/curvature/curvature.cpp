@@ -68,6 +68,19 @@ void add_work(const LayerTable& layers, StepReport& report) {
   }
 }
 
+/// One kind of damping replaces the other.
+void choose_damping(const CurvatureSettings& settings, CurvatureOptions& options) {
+  if (!settings.damping && !settings.relative_damping) return;
+  DKFAC_CHECK(!settings.damping || !settings.relative_damping,
+              "[set_curvature] damping and relative_damping are both set; give one of them, which "
+              "replaces the other");
+  DKFAC_CHECK(!settings.damping || *settings.damping > 0, "[set_curvature] damping is ",
+              *settings.damping, "; it must be > 0, or relative_damping set in its place");
+  options.damping = settings.damping.value_or(0);
+  options.relative_damping =
+      settings.relative_damping.value_or(CurvatureOptions{}.relative_damping);
+}
+
 void visit_statistic(StateVisitor& visitor, Statistic& s) {
   visitor.number(s.name + "_has_range", StateKind::replicated, s.has_range);
   visitor.real(s.name + "_flops", StateKind::any_rank, s.flops);
@@ -130,17 +143,6 @@ void Curvature::assign_owners() {
   for (int i = 0; i < layers(); ++i) layers_.layer(i).owner = owners[index_of(i)];
 }
 
-void Curvature::set_damping(double damping) {
-  CurvatureOptions changed = options();
-  changed.damping = damping;
-  changed.validate();
-  if (damping == options().damping) return;
-  layers_.options = std::move(changed);
-  layers_.schedule.damping_changed();
-  for (const auto& block : layers_.blocks) block->damping_changed();
-  rebuilds_.damping_changed();
-}
-
 bool Curvature::set_curvature(const CurvatureSettings& settings) {
   const CurvatureOptions& now = options();
   CurvatureOptions changed = now;
@@ -150,15 +152,16 @@ bool Curvature::set_curvature(const CurvatureSettings& settings) {
       settings.inverse_interval.value_or(now.refresh.inverse_interval);
   changed.statistics.micro_batches = settings.micro_batches.value_or(now.statistics.micro_batches);
   changed.statistics.new_weight = settings.new_weight.value_or(now.statistics.new_weight);
-  changed.damping = settings.damping.value_or(now.damping);
-  const double damping = changed.damping;
+  choose_damping(settings, changed);
+  const double damping = changed.damping, relative = changed.relative_damping;
   const bool same_intervals =
       changed.refresh.statistics_interval == now.refresh.statistics_interval &&
       changed.refresh.inverse_interval == now.refresh.inverse_interval;
   const bool same_records =
       same_intervals && changed.statistics.micro_batches == now.statistics.micro_batches;
   const bool same_weight = changed.statistics.new_weight == now.statistics.new_weight;
-  if (same_records && same_weight && damping == now.damping) return false;
+  if (same_records && same_weight && damping == now.damping && relative == now.relative_damping)
+    return false;
   for (const Statistic& s : layers_.statistics)
     DKFAC_CHECK(same_records || s.records == 0, "[set_curvature] comes after the record of '",
                 s.name,
@@ -169,10 +172,22 @@ bool Curvature::set_curvature(const CurvatureSettings& settings) {
                 "' is kept as the rows of one statistic; set statistics.low_rank to false");
   changed.validate();
   changed.damping = now.damping;
+  changed.relative_damping = now.relative_damping;
   layers_.options = std::move(changed);
   if (!same_intervals) layers_.schedule.configure(options());
-  set_damping(damping);
+  change_damping(damping, relative);
   return !same_intervals;
+}
+
+void Curvature::change_damping(double damping, double relative) {
+  CurvatureOptions changed = options();
+  if (damping == changed.damping && relative == changed.relative_damping) return;
+  changed.damping = damping;
+  changed.relative_damping = relative;
+  layers_.options = std::move(changed);
+  layers_.schedule.damping_changed();
+  for (const auto& block : layers_.blocks) block->damping_changed();
+  rebuilds_.damping_changed();
 }
 
 std::string Curvature::describe(KeptParameters kept, std::vector<NamedBytes> buffers) const {
@@ -231,7 +246,8 @@ void Curvature::raise_flags(comm::FlagMessage& message) const {
   recorder_.raise_flags(message);
   rebuilds_.raise_flags(message);
   for (const double setting :
-       {options().damping, static_cast<double>(options().refresh.statistics_interval),
+       {options().damping, options().relative_damping,
+        static_cast<double>(options().refresh.statistics_interval),
         static_cast<double>(options().refresh.inverse_interval),
         static_cast<double>(options().statistics.micro_batches), options().statistics.new_weight})
     message.hash = comm::mix_hash(message.hash, setting);

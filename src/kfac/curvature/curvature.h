@@ -46,7 +46,6 @@ class Curvature {
   /// Assigns owners; allocates averages, inverses and staging. trailer: as StatisticSums.
   void prepare(const comm::WorkerGrid& grid, std::int64_t trailer);
   [[nodiscard]] const CurvatureOptions& options() const { return layers_.options; }
-  void set_damping(double damping);
   /// Changes settings between two steps. Returns true where the due statistics may have changed:
   /// the caller then begins the step again.
   [[nodiscard]] bool set_curvature(const CurvatureSettings& settings);
@@ -99,6 +98,7 @@ class Curvature {
 
  private:
   void assign_owners();
+  void change_damping(double damping, double relative);
   void update_averages(StepReport& report);
   void report_statistics(const StepAgreement& agreement, StepReport& report);
 

@@ -7,6 +7,14 @@
 #include "core/shared/activity_timer.h"
 
 namespace dkfac::kfac {
+namespace {
+
+std::string in_force(const CurvatureOptions& options) {
+  return options.damping > 0 ? detail::concat("damping ", options.damping)
+                             : detail::concat("relative_damping ", options.relative_damping);
+}
+
+}  // namespace
 
 Rebuilds::Rebuilds(LayerTable& layers)
     : layers_(layers),
@@ -48,8 +56,8 @@ std::string Rebuilds::describe_failure(int other_ranks) const {
     const CurvatureBlock& block = layers_.layer(s.layer);
     mine = detail::concat(s.traits.title, " of layer '", block.name, "', owned by rank ",
                           layers_.comm->rank(), ", ", what_failed(failed_at_), " more than ",
-                          options.max_failed_refreshes, " times in a row at damping ",
-                          layers_.options.damping, "; ", remedy(layers_.options, failed_at_));
+                          options.max_failed_refreshes, " times in a row at ",
+                          in_force(layers_.options), "; ", remedy(layers_.options, failed_at_));
     const std::string& file = block.saved_as(s.traits.kind);
     if (failed_at_ == FailedAt::inversion && !file.empty())
       mine += detail::concat("; it has been saved as ", file);

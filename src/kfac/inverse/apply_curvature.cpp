@@ -29,8 +29,10 @@ void apply_group(Context& ctx, const CurvatureOptions& options, const LayerCurva
   const ConstTensorView scales = layer.scale_statistics > 0
                                      ? group_of(layer.scales, group, {g.dim, a.dim})
                                      : ConstTensorView{};
-  precondition_eigen(ctx, vectors(a), values(a), vectors(g), values(g), options.damping, v.weight,
-                     v.bias, scales);
+  Scratch scratch(ctx);
+  precondition_eigen(ctx, vectors(a), values(a), vectors(g), values(g),
+                     eigen_damping(ctx, scratch, options, values(a), values(g)), v.weight, v.bias,
+                     scales);
 }
 
 /// [gamma | beta] <- (F + shift*I)^-1 [gamma | beta].
@@ -61,8 +63,10 @@ void apply(Context& ctx, const LayerSpec& spec, const CurvatureOptions& options,
   const Factor& g = layer.g;
   if (!has_factors(spec)) {
     if (g.is_set()) return apply_full_norm(ctx, g, weight, bias);
-    return precondition_norm(ctx, options.statistics.norm_fisher, layer.fisher,
-                             options.norm_damping * options.damping, weight, bias);
+    Scratch scratch(ctx);
+    const NormGradient norm{layer.fisher, weight, bias,
+                            norm_damping(ctx, scratch, options, layer.fisher)};
+    return precondition_norms(ctx, options.statistics.norm_fisher, {&norm, 1});
   }
   if (layer.a.is_diagonal()) return apply_diagonal(ctx, options, layer, weight);
   const auto [matrix, column] = columns_of(g.dim * g.groups, weight, bias);
@@ -129,20 +133,20 @@ std::optional<BatchShape> batch_shape(const LayerSpec& spec, const CurvatureOpti
 
 void apply_curvature(Context& ctx, const CurvatureOptions& options,
                      std::span<const LayerGradient> layers, ProductBatch& batch) {
+  Scratch scratch(ctx);
   batch.gradients.clear();
   batch.norms.clear();
   for (const auto& [spec, layer, weight, bias] : layers) {
     if (layers.size() == 1 || dtype_of(weight, bias) != options.dtype)
       apply_curvature(ctx, *spec, options, *layer, weight, bias);
     else if (has_inverse(*spec, *layer) && !has_factors(*spec))
-      batch.norms.push_back({layer->fisher, weight, bias});
+      batch.norms.push_back(
+          {layer->fisher, weight, bias, norm_damping(ctx, scratch, options, layer->fisher)});
     else if (has_inverse(*spec, *layer))
       batch.gradients.push_back({applied_factor(layer->a, 0), applied_factor(layer->g, 0),
                                  columns_of(layer->g.dim, weight, bias)});
   }
-  if (!batch.norms.empty())
-    precondition_norms(ctx, options.statistics.norm_fisher, options.norm_damping * options.damping,
-                       batch.norms);
+  if (!batch.norms.empty()) precondition_norms(ctx, options.statistics.norm_fisher, batch.norms);
   if (batch.gradients.empty()) return;
   const RoundedProducts rounded(ctx, options.precondition_tf32);
   apply_inverses(ctx, batch.gradients, &batch);

@@ -6,6 +6,7 @@
 #include "dkfac/kfac/options.h"
 
 #include "core/shared/kernel.h"
+#include "kfac/inverse/applied_damping.h"
 #include "kfac/inverse/norm_gradient.h"
 
 /// Kernels of arithmetic with inverses. Arguments as in dkfac/kfac/inverse.h and robust_inverse.h,
@@ -19,10 +20,11 @@ DKFAC_KERNEL(void, decompose_factor, ConstTensorView packed, TensorView vectors,
 /// divide_by_products() computes x[r,c] /= rows[r]*columns[c] + lambda, divide_by_scales() x /=
 /// scales + lambda. x may have gaps between rows.
 DKFAC_KERNEL(void, divide_by_products, TensorView x, ConstTensorView rows, ConstTensorView columns,
-             double lambda);
-DKFAC_KERNEL(void, divide_by_scales, TensorView x, ConstTensorView scales, double lambda);
+             const AppliedDamping& damping);
+DKFAC_KERNEL(void, divide_by_scales, TensorView x, ConstTensorView scales,
+             const AppliedDamping& damping);
 /// Kernel of precondition_norms().
-DKFAC_KERNEL(void, solve_norms, NormFisher mode, double shift, std::span<const NormGradient> norms);
+DKFAC_KERNEL(void, solve_norms, NormFisher mode, std::span<const NormGradient> norms);
 
 namespace cuda {
 

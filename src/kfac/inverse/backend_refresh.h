@@ -12,6 +12,7 @@ namespace dkfac::kfac {
 
 /// Calls request(group) for `groups` groups.
 DKFAC_KERNEL(void, request_damping, std::int64_t groups, const RequestDamping& request);
+DKFAC_KERNEL(void, request_relative, const RequestRelative& request);
 /// cpu: runs all stages, with the results in `tasks`. cuda: enqueues the first stage of all tasks
 /// on side streams and leaves the tasks' stages in `state`; join_rebuilds() follows.
 DKFAC_KERNEL(void, rebuild_all, RefreshState& state, std::span<RefreshTask> tasks,

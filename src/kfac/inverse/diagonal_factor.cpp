@@ -44,7 +44,7 @@ void store_diagonal(Context& ctx, Factor& factor) {
   ops::cast(ctx, factor.shifts, size);
   ops::axpby(ctx, 1, size, 1, keep.flat());
   ops::fill(ctx, two, 2);
-  kernels::divide_by_products(ctx, keep, size, two, 0);  // (s + s) / 2s or (s - s) / 2s.
+  kernels::divide_by_products(ctx, keep, size, two, {0});  // (s + s) / 2s or (s - s) / 2s.
   const ExactProducts exact(ctx);
   ops::gemm(ctx, ops::Trans::no, ops::Trans::no, 1, factor.average.view().reshape({factor.dim, 1}),
             keep, 0, factor.inverse.view().reshape({factor.dim, 1}));
@@ -63,7 +63,9 @@ void apply_diagonal(Context& ctx, const CurvatureOptions& options, const LayerCu
     const ConstTensorView vectors = g.inverse.view().reshape({g.dim, g.dim});
     const TensorView projected = scratch.take_aligned(v.shape(), v.dtype());
     ops::gemm(ctx, Trans::no, Trans::no, 1, v, vectors, 0, projected);
-    kernels::divide_by_products(ctx, projected, diagonal, g.values.view().flat(), options.damping);
+    const ConstTensorView values = g.values.view().flat();
+    kernels::divide_by_products(ctx, projected, diagonal, values,
+                                eigen_damping(ctx, scratch, options, diagonal, values));
     return ops::gemm(ctx, Trans::no, Trans::yes, 1, projected, vectors, 0, v);
   }
   // On a device the damping is not known to the host: a view of one element, repeated `dim` times.
@@ -73,7 +75,7 @@ void apply_diagonal(Context& ctx, const CurvatureOptions& options, const LayerCu
   ops::copy(ctx, TensorView{shift.raw(), v.dtype(), {a.dim}, {0}, v.device()}, damped);
   ops::axpby(ctx, 1, diagonal, 1, damped);
   ops::fill(ctx, ones, 1);
-  kernels::divide_by_products(ctx, v, damped, ones, 0);
+  kernels::divide_by_products(ctx, v, damped, ones, {0});
   apply_right(ctx, applied_factor(g, 0), {v, {}});
 }
 

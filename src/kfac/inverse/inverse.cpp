@@ -46,6 +46,11 @@ double average_weight(double new_weight, std::int64_t t) {
   return new_weight / -std::expm1(static_cast<double>(t) * std::log1p(-new_weight));
 }
 
+double layer_damping(const CurvatureOptions& options, double trace_a, std::int64_t dim_a,
+                     double trace_g, std::int64_t dim_g) {
+  return layer_lambda(options.damping, options.relative_damping, trace_a, dim_a, trace_g, dim_g);
+}
+
 std::optional<DampingShifts> split_damping(const Damping& damping, double trace_a,
                                            std::int64_t dim_a, double trace_g, std::int64_t dim_g) {
   DKFAC_CHECK(damping.lambda > 0 && std::isfinite(damping.lambda) && dim_a > 0 && dim_g > 0,

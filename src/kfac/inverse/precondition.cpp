@@ -64,13 +64,22 @@ void precondition(Context& ctx, ConstTensorView a_inverse, ConstTensorView g_inv
 void precondition_eigen(Context& ctx, ConstTensorView a_vectors, ConstTensorView a_values,
                         ConstTensorView g_vectors, ConstTensorView g_values, double lambda,
                         TensorView weight_grad, TensorView bias_grad, ConstTensorView scales) {
+  precondition_eigen(ctx, a_vectors, a_values, g_vectors, g_values, AppliedDamping{lambda},
+                     weight_grad, bias_grad, scales);
+}
+
+void precondition_eigen(Context& ctx, ConstTensorView a_vectors, ConstTensorView a_values,
+                        ConstTensorView g_vectors, ConstTensorView g_values,
+                        const AppliedDamping& damping, TensorView weight_grad, TensorView bias_grad,
+                        ConstTensorView scales) {
   constexpr std::string_view kName = "precondition eigen";
   const GradientView v = view_gradient(kName, a_vectors, g_vectors, weight_grad, bias_grad);
   check_shape(kName, "the eigenvalues of A", a_values, {v.d});
   check_shape(kName, "the eigenvalues of G", g_values, {v.out});
   DKFAC_CHECK(a_values.is_contiguous() && g_values.is_contiguous(),
               "[precondition eigen] the eigenvalues have strides; they must be contiguous");
-  DKFAC_CHECK(lambda > 0 && std::isfinite(lambda), "[precondition eigen] lambda is ", lambda,
+  DKFAC_CHECK(damping.number > 0 && std::isfinite(damping.number),
+              "[precondition eigen] lambda is ", damping.number,
               "; it must be positive and finite");
   if (!scales.empty()) {
     check_shape(kName, "scales", scales, {v.out, v.d});
@@ -82,21 +91,20 @@ void precondition_eigen(Context& ctx, ConstTensorView a_vectors, ConstTensorView
   multiply_left_transposed(ctx, g_vectors, v, left);
   ops::gemm(ctx, Trans::no, Trans::no, 1, left, a_vectors, 0, inner);
   if (scales.empty()) {
-    kernels::divide_by_products(ctx, inner, g_values, a_values, lambda);
+    kernels::divide_by_products(ctx, inner, g_values, a_values, damping);
   } else {
-    kernels::divide_by_scales(ctx, inner, scales, lambda);
+    kernels::divide_by_scales(ctx, inner, scales, damping);
   }
   ops::gemm(ctx, Trans::no, Trans::no, 1, g_vectors, inner, 0, left);
   multiply_right_transposed(ctx, left, a_vectors, v);
 }
 
-void precondition_norms(Context& ctx, NormFisher mode, double shift,
-                        std::span<const NormGradient> norms) {
+void precondition_norms(Context& ctx, NormFisher mode, std::span<const NormGradient> norms) {
   constexpr std::string_view kName = "precondition batch norm";
   DKFAC_CHECK(mode != NormFisher::full,
               "[precondition batch norm] the full Fisher is one matrix of all channels; invert it "
               "with invert_factor() and multiply [gamma | beta] by the inverse");
-  for (const auto& [fisher, gamma_grad, beta_grad] : norms) {
+  for (const auto& [fisher, gamma_grad, beta_grad, damping] : norms) {
     const std::int64_t channels = beta_grad.numel();
     const bool fixed_gamma = gamma_grad.numel() == 0;
     const std::int64_t rows = norm_rows({.channels = channels, .scale = !fixed_gamma}, mode);
@@ -108,16 +116,17 @@ void precondition_norms(Context& ctx, NormFisher mode, double shift,
                 channels, "; they must be equal");
     DKFAC_CHECK(fisher.is_contiguous() && gamma_grad.is_contiguous() && beta_grad.is_contiguous(),
                 "[precondition batch norm] a view has gaps; all must be contiguous");
+    DKFAC_CHECK(damping.number > 0 && std::isfinite(damping.number),
+                "[precondition batch norm] shift is ", damping.number,
+                "; it must be positive and finite");
   }
-  DKFAC_CHECK(shift > 0 && std::isfinite(shift), "[precondition batch norm] shift is ", shift,
-              "; it must be positive and finite");
-  kernels::solve_norms(ctx, mode, shift, norms);
+  kernels::solve_norms(ctx, mode, norms);
 }
 
 void precondition_norm(Context& ctx, NormFisher mode, ConstTensorView fisher, double shift,
                        TensorView gamma_grad, TensorView beta_grad) {
-  const NormGradient norm{fisher, gamma_grad, beta_grad};
-  precondition_norms(ctx, mode, shift, {&norm, 1});
+  const NormGradient norm{fisher, gamma_grad, beta_grad, {shift}};
+  precondition_norms(ctx, mode, {&norm, 1});
 }
 
 }  // namespace dkfac::kfac

@@ -28,18 +28,22 @@ void keep_outcome(Context& ctx, const RefreshTask& task) {
 /// Sets Factor::requested_damping of all groups of both factors (BatchNorm: of G).
 void set_requested_damping(Context& ctx, const CurvatureOptions& options, LayerCurvature& layer) {
   Factor &a = layer.a, &g = layer.g;
-  if (!a.is_set())
+  if (!a.is_set() && options.damping > 0)
     return ops::fill(ctx, g.requested_damping, options.norm_damping * options.damping);
   Scratch scratch(ctx);
-  const TensorView traces_a = scratch.take({a.groups}, DType::f64),
-                   traces_g = scratch.take({a.groups}, DType::f64);
-  a.form->trace(ctx, a, a.average, traces_a);
+  const TensorView traces_a = scratch.take({g.groups}, DType::f64),
+                   traces_g = scratch.take({g.groups}, DType::f64);
   g.form->trace(ctx, g, g.average, traces_g);
+  if (!a.is_set())
+    return kernels::request_relative(
+        ctx, {options.norm_damping * options.relative_damping, traces_g.data<double>(), g.dim,
+              g.requested_damping.data<double>()});
+  a.form->trace(ctx, a, a.average, traces_a);
   kernels::request_damping(
       ctx, a.groups,
       {options.factor_damping(), traces_a.data<double>(), traces_g.data<double>(), a.dim, g.dim,
        a.requested_damping.data<double>(), g.requested_damping.data<double>(),
-       options.refresh.staleness == Staleness::adaptive});
+       options.refresh.staleness == Staleness::adaptive, options.relative_damping});
 }
 
 /// Runs the fallback stages for the groups of a factor on the device whose first stage failed.

@@ -105,6 +105,7 @@ void Directions::set_key(const Curvature& curvature, std::span<const LayerDirect
                            block.has_scales()});
   }
   key_.damping = curvature.options().damping;
+  key_.relative = curvature.options().relative_damping;
   key_.normalization = curvature.options().norm_damping;
   { const Scratch scratch(ctx_); }  // Merges blocks now, which moves them.
   key_.growths = ctx_.scratch_growths();

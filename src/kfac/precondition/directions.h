@@ -54,7 +54,7 @@ class Directions {
       bool operator==(const Layer&) const = default;
     };
     std::vector<Layer> layers;
-    double damping = 0, normalization = 0;
+    double damping = 0, relative = 0, normalization = 0;
     std::int64_t growths = -1;  ///< Of the context's scratch.
     bool operator==(const Key&) const = default;
   };

@@ -36,11 +36,15 @@ void expect_refused(const std::vector<std::string>& overrides,
     EXPECT_NE(text.find(word), std::string::npos) << "'" << word << "' is not in: " << text;
 }
 
+kfac::CurvatureSettings lambda_and_intervals(double damping, int statistics, int inverses) {
+  return {.damping = damping, .statistics_interval = statistics, .inverse_interval = inverses};
+}
+
 TEST(CurvatureSchedule, IsConstantUnlessAsked) {
   const Config config = parse_keys({"optimizer.damping=0.03", "optimizer.inverse_interval=7"});
   EXPECT_FALSE(has_curvature_schedule(config));
   for (const std::int64_t step : {0, 1, 1000})
-    EXPECT_EQ(curvature_settings(config, 2.5, step), (kfac::CurvatureSettings{0.03, 1, 7}));
+    EXPECT_EQ(curvature_settings(config, 2.5, step), (lambda_and_intervals(0.03, 1, 7)));
 }
 
 TEST(CurvatureSchedule, OfDampingFollowsStepsOrEpochs) {
@@ -52,25 +56,38 @@ TEST(CurvatureSchedule, OfDampingFollowsStepsOrEpochs) {
   for (const std::int64_t step : {0, 1, 17, 39, 40, 400})
     EXPECT_EQ(curvature_settings(warm, 0, step).damping, rule.at(step));
   EXPECT_EQ(curvature_settings(warm, 0, 0).damping, 0.1);
-  const Config knots = parse_keys(
-      {"optimizer.damping_schedule=piecewise", "optimizer.damping_knots=[[1, 0.5], [3, 0.25]]"});
+  const Config knots =
+      parse_keys({"optimizer.damping=0.001", "optimizer.damping_schedule=piecewise",
+                  "optimizer.damping_knots=[[1, 0.5], [3, 0.25]]"});
   EXPECT_TRUE(has_curvature_schedule(knots));
   EXPECT_EQ(curvature_settings(knots, 0, 9).damping, 0.5);
   EXPECT_EQ(curvature_settings(knots, 2, 9).damping, 0.375);
   EXPECT_EQ(curvature_settings(knots, 8, 9).damping, 0.25);
 }
 
+TEST(CurvatureSchedule, LeavesLambdaToTheTracesWithoutADamping) {
+  const std::vector<std::string> relative{"optimizer.damping=0", "optimizer.relative_damping=0.3"};
+  const kfac::CurvatureSettings settings = curvature_settings(parse_keys(relative), 2.5, 100);
+  EXPECT_FALSE(settings.damping);
+  EXPECT_EQ(settings.relative_damping, 0.3);
+  for (const char* schedule : {"warmup", "piecewise"})
+    expect_refused(
+        {relative[0], relative[1], "optimizer.damping_schedule=" + std::string(schedule)},
+        {"optimizer.damping_schedule", schedule, "optimizer.damping = 0",
+         "optimizer.relative_damping"});
+}
+
 TEST(CurvatureSchedule, OfIntervalsGrowsFromTheFirstOnes) {
   const Config config =
-      parse_keys({"optimizer.interval_schedule=ramp", "optimizer.statistics_interval=10",
-                  "optimizer.inverse_interval=50", "optimizer.first_inverse_interval=5",
-                  "optimizer.interval_ramp_steps=90"});
+      parse_keys({"optimizer.damping=0.001", "optimizer.interval_schedule=ramp",
+                  "optimizer.statistics_interval=10", "optimizer.inverse_interval=50",
+                  "optimizer.first_inverse_interval=5", "optimizer.interval_ramp_steps=90"});
   EXPECT_TRUE(has_curvature_schedule(config));
-  EXPECT_EQ(curvature_settings(config, 0, 0), (kfac::CurvatureSettings{0.001, 1, 5}));
+  EXPECT_EQ(curvature_settings(config, 0, 0), (lambda_and_intervals(0.001, 1, 5)));
   // 1 + 9 * 30/90 = 4, 5 + 45 * 30/90 = 20.
-  EXPECT_EQ(curvature_settings(config, 0, 30), (kfac::CurvatureSettings{0.001, 4, 20}));
-  EXPECT_EQ(curvature_settings(config, 0, 90), (kfac::CurvatureSettings{0.001, 10, 50}));
-  EXPECT_EQ(curvature_settings(config, 0, 900), (kfac::CurvatureSettings{0.001, 10, 50}));
+  EXPECT_EQ(curvature_settings(config, 0, 30), (lambda_and_intervals(0.001, 4, 20)));
+  EXPECT_EQ(curvature_settings(config, 0, 90), (lambda_and_intervals(0.001, 10, 50)));
+  EXPECT_EQ(curvature_settings(config, 0, 900), (lambda_and_intervals(0.001, 10, 50)));
 }
 
 TEST(CurvatureKeys, ThatDoNotGoTogetherAreRefusedWithAHint) {
@@ -81,10 +98,11 @@ TEST(CurvatureKeys, ThatDoNotGoTogetherAreRefusedWithAHint) {
                  {"optimizer.staleness = fixed"});
   expect_refused({"optimizer.interval_ramp_steps=9"}, {"optimizer.interval_schedule = ramp"});
   expect_refused({"optimizer.damping_initial=0.2"}, {"optimizer.damping_schedule = warmup"});
-  expect_refused({"optimizer.damping_schedule=piecewise"}, {"optimizer.damping_knots"});
-  expect_refused(
-      {"optimizer.damping_schedule=piecewise", "optimizer.damping_knots=[[0, 0.0], [1, 0.1]]"},
-      {"optimizer.damping_knots", "positive"});
+  expect_refused({"optimizer.damping=0.01", "optimizer.damping_schedule=piecewise"},
+                 {"optimizer.damping_knots"});
+  expect_refused({"optimizer.damping=0.01", "optimizer.damping_schedule=piecewise",
+                  "optimizer.damping_knots=[[0, 0.0], [1, 0.1]]"},
+                 {"optimizer.damping_knots", "positive"});
   for (const char* key : {"optimizer.fisher=monte_carlo", "optimizer.weight_wire=f16",
                           "optimizer.staleness=adaptive", "optimizer.kl_clip=0.01"})
     expect_refused({"optimizer.type=sgd", key}, {"optimizer.type = kfac"});

@@ -169,8 +169,9 @@ TEST(Config, RefusesAnUnknownKeyWithTheNearestOneAndTheLine) {
 
 TEST(Config, RefusesWrongTypesAndRangesWithWhatIsAllowed) {
   expect_has(message("[optimizer]\ndamping = -1.0\n"),
-             {"file.toml:2", "optimizer.damping = -1.0", "> 0"});
-  expect_has(message("[optimizer]\ndamping = 0\n"), {"optimizer.damping = 0 "});
+             {"file.toml:2", "optimizer.damping = -1.0", ">= 0"});
+  expect_has(message("[optimizer]\ndamping = 0.0\nrelative_damping = 0\n"),
+             {"optimizer.relative_damping = 0 "});
   expect_has(message("[optimizer]\ndamping = nan\n"), {"optimizer.damping"});
   expect_has(message("[optimizer]\ndamping = inf\n"), {"optimizer.damping"});
   expect_has(message("[optimizer]\ndamping = \"big\"\n"), {"'big'", "a number"});
@@ -197,6 +198,9 @@ TEST(Config, RefusesKeysOfAnotherType) {
   expect_has(message("[optimizer]\ntype = \"sgd\"\ndamping = 0.1\n"),
              {"file.toml:3", "optimizer.damping belongs to optimizer.type = kfac", "\"sgd\""});
   expect_has(message("[optimizer]\neta = 0.1\n"), {"belongs to optimizer.type = lars"});
+  expect_has(message("[optimizer]\ndamping = 0.01\nrelative_damping = 0.2\n"),
+             {"file.toml:3", "optimizer.relative_damping belongs to optimizer.damping = 0",
+              "optimizer.damping is 0.01"});
   expect_has(
       message("[optimizer]\ntype = \"muon\"\nrescale = \"always\"\n"),
       {"optimizer.rescale belongs to optimizer.type = kfac, but optimizer.type is \"muon\""});

@@ -31,10 +31,14 @@ TEST(ConfigListingJson, HasOnlyTheLimitsThatThereAre) {
       EXPECT_FALSE(entry.contains("above"));
     }
     if (entry.at("path") == "optimizer.damping") {
-      EXPECT_EQ(entry.at("above"), 0);
-      EXPECT_FALSE(entry.contains("least"));
+      EXPECT_EQ(entry.at("least"), 0);
+      EXPECT_FALSE(entry.contains("above"));
       EXPECT_FALSE(entry.contains("most"));
       EXPECT_EQ(entry.at("only").at("values"), json({"kfac"}));
+    }
+    if (entry.at("path") == "optimizer.relative_damping") {
+      EXPECT_EQ(entry.at("above"), 0);
+      EXPECT_EQ(entry.at("only").at("values"), json({0.0})) << "of a number";
     }
   }
 }

@@ -134,6 +134,11 @@ TEST(PhasesConfig, StartsAWarmUpOfAPhaseWithIt) {
   EXPECT_DOUBLE_EQ(learning_rate(phases[1], 21), 0.5);
 }
 
+kfac::CurvatureSettings with_damping(double damping) {
+  return {
+      .damping = damping, .statistics_interval = 10, .inverse_interval = 50, .micro_batches = 2};
+}
+
 TEST(PhasesConfig, SchedulesMomentumDampingAndIntervals) {
   const Config config = parse(R"(
 [optimizer]
@@ -166,7 +171,7 @@ optimizer.momentum_schedule = "constant"
   EXPECT_DOUBLE_EQ(momentum(phases[0], 2.5), 0.6);
   EXPECT_DOUBLE_EQ(momentum(phases[1], 7), 0.5);
   EXPECT_DOUBLE_EQ(momentum(phases[2], 11), 0.9);
-  EXPECT_EQ(curvature_settings(phases[0], 0, 0, 0), (kfac::CurvatureSettings{0.1, 10, 50, 2}));
+  EXPECT_EQ(curvature_settings(phases[0], 0, 0, 0), with_damping(0.1));
   EXPECT_DOUBLE_EQ(curvature_settings(phases[1], 5, 100, 20).damping.value(), 0.05);
   const kfac::CurvatureSettings first = curvature_settings(phases[1], 4, 80, 0);
   EXPECT_EQ(first.statistics_interval, 1);
@@ -174,7 +179,24 @@ optimizer.momentum_schedule = "constant"
   EXPECT_EQ(first.micro_batches, 4);
   EXPECT_EQ(curvature_settings(phases[1], 5, 90, 10).inverse_interval, 50);
   // A number alone does not start the warm-up anew.
-  EXPECT_EQ(curvature_settings(phases[2], 10, 200, 0), (kfac::CurvatureSettings{0.02, 10, 50, 2}));
+  EXPECT_EQ(curvature_settings(phases[2], 10, 200, 0), with_damping(0.02));
+}
+
+TEST(PhasesConfig, ReplacesOneKindOfDampingByTheOther) {
+  const std::vector<Phase> phases = phases_of(parse(R"(
+[optimizer]
+damping = 0.01
+[[phase]]
+epochs = 1
+[[phase]]
+epochs = 1
+optimizer.damping = 0
+optimizer.relative_damping = 0.3
+)"));
+  EXPECT_EQ(curvature_settings(phases[0], 0, 0, 0).damping, 0.01);
+  EXPECT_EQ(curvature_settings(phases[0], 0, 0, 0).relative_damping, std::nullopt);
+  EXPECT_EQ(curvature_settings(phases[1], 1, 9, 0).damping, std::nullopt);
+  EXPECT_EQ(curvature_settings(phases[1], 1, 9, 0).relative_damping, 0.3);
 }
 
 TEST(PhasesConfig, ReadsBackWhatItWrites) {

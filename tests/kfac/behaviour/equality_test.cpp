@@ -163,6 +163,13 @@ TEST(EqualityOfStaleness, F6IntervalsMayChangeInTheMidstOfOne) {
   }
 }
 
+kfac::CurvatureSettings settings_of(double damping, int statistics, int inverses) {
+  return {.damping = damping,
+          .statistics_interval = statistics,
+          .inverse_interval = inverses,
+          .micro_batches = 1};
+}
+
 TEST(CurvatureSettings, LeaveWhatTheyDoNotGive) {
   optim::KfacOptions lazy = options();
   lazy.curvature.refresh.statistics_interval = 2;
@@ -178,9 +185,9 @@ TEST(CurvatureSettings, LeaveWhatTheyDoNotGive) {
       {.damping = kDamping, .statistics_interval = 2, .inverse_interval = 4, .micro_batches = 1});
   EXPECT_EQ(weights({}), unchanged);
   for (const auto& [one, all] : {std::pair<kfac::CurvatureSettings, kfac::CurvatureSettings>{
-                                     {.damping = 2 * kDamping}, {2 * kDamping, 2, 4, 1}},
-                                 {{.statistics_interval = 1}, {kDamping, 1, 4, 1}},
-                                 {{.inverse_interval = 1}, {kDamping, 2, 1, 1}}}) {
+                                     {.damping = 2 * kDamping}, settings_of(2 * kDamping, 2, 4)},
+                                 {{.statistics_interval = 1}, settings_of(kDamping, 1, 4)},
+                                 {{.inverse_interval = 1}, settings_of(kDamping, 2, 1)}}) {
     const Weights changed = weights(one);
     EXPECT_EQ(changed, weights(all));
     EXPECT_NE(changed, unchanged);  // control
@@ -190,6 +197,7 @@ TEST(CurvatureSettings, LeaveWhatTheyDoNotGive) {
 TEST(CurvatureSettings, RefuseZero) {
   kfac::Preconditioner preconditioner(comm::make_self(), options().curvature);
   for (const kfac::CurvatureSettings& zero : {kfac::CurvatureSettings{.damping = 0},
+                                              {.relative_damping = 0},
                                               {.statistics_interval = 0},
                                               {.inverse_interval = 0},
                                               {.micro_batches = 0}})

@@ -61,6 +61,8 @@ std::vector<Method> methods() {
   eigen.curvature.inverse.method = InverseMethod::eigen;
   eigen.curvature.statistics.norm_fisher = kfac::NormFisher::diagonal;
   all.push_back(kfac_method("KfacEigen", eigen));
+  eigen.curvature.damping = 0;
+  all.push_back(kfac_method("KfacRelativeEigen", eigen));
   optim::KfacOptions lazy{.curvature = curvature()};
   lazy.curvature.refresh.statistics_interval = 3;
   lazy.curvature.refresh.inverse_interval = 5;

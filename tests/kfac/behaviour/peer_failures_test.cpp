@@ -176,7 +176,7 @@ Weights train_nine_steps(int ranks, kfac::InverseMethod method, Resume resume) {
       }
       // As libraries do that save averages alone and invert when they load.
       const bool recompute = step == 7 && resume == Resume::inverses_recomputed;
-      optimizer->set_curvature({options.curvature.damping, 1, recompute ? 1 : 5});
+      optimizer->set_curvature({.inverse_interval = recompute ? 1 : 5});
       const PlainHooks hooks = optimizer_hooks<double>(*optimizer, ids, {1, 24});
       net.forward(plain_batch<double>(step, comm->rank() * n, n), hooks);
       net.backward(1 / static_cast<double>(n), hooks);

@@ -62,6 +62,9 @@ std::vector<StatefulMethod> stateful_methods() {
   eigen.curvature.inverse.method = kfac::InverseMethod::eigen;
   eigen.curvature.statistics.norm_fisher = kfac::NormFisher::diagonal;
   all.push_back(stateful_method("KfacEigen", eigen));
+  eigen.curvature.damping = 0;
+  eigen.curvature.refresh.inverse_interval = 4;
+  all.push_back(stateful_method("KfacRelativeEigen", eigen));
   optim::KfacOptions lazy{.curvature = state_curvature()};
   lazy.curvature.refresh.statistics_interval = 3;
   lazy.curvature.refresh.inverse_interval = 5;

@@ -128,7 +128,67 @@ TEST(Curvature, ChangesSettingsBetweenSteps) {
                    std::vector<double>{preconditioned(3, 4, 0.25)}, 16 * eps<double>));
   EXPECT_TRUE(one.curvature.set_curvature({.statistics_interval = 3})) << "begin the step again";
   EXPECT_FALSE(one.curvature.recorder().wants_statistics());
-  EXPECT_TRUE(contains(message_of([&] { one.curvature.set_damping(-1); }), "damping"));
+  EXPECT_TRUE(contains(message_of([&] { (void)one.curvature.set_curvature({.damping = -1}); }),
+                       "damping is -1"));
+  EXPECT_EQ(one.curvature.options().damping, 0.25);
+}
+
+/// (A + q A)^-1 gradient (G + q G)^-1 with q = sqrt(fraction), for A = x^2, G = dy^2.
+double relatively_preconditioned(double gradient, double x, double dy, double fraction) {
+  const double more = 1 + std::sqrt(fraction);
+  return gradient / (x * x * more) / (dy * dy * more);
+}
+
+TEST(Curvature, DampsEachLayerByItsTracesAtEachRebuild) {
+  kfac::CurvatureOptions options = options_f64();
+  options.damping = 0;
+  options.relative_damping = 0.25;
+  options.statistics.new_weight = 1;
+  CurvatureOfOneRank one(options);
+  for (const auto& [x, dy] : {std::pair{2.0, 3.0}, {1e-3, 1e-5}, {7.0, 1e4}}) {
+    EXPECT_TRUE(one.step(x, dy));
+    EXPECT_EQ(one.report.damping, 0);
+    EXPECT_NEAR(one.direction(5) / relatively_preconditioned(5, x, dy, 0.25), 1, 16 * eps<double>);
+  }
+  // Control: as far from what lambda = 0.25 gives as the traces are from 1.
+  EXPECT_GT(std::abs(one.direction(5) / preconditioned(5, 49e4, 0.25) - 1), 0.1);
+  options.inverse.method = kfac::InverseMethod::eigen;
+  CurvatureOfOneRank eigen(options);
+  EXPECT_TRUE(eigen.step(2, 3));
+  EXPECT_NEAR(eigen.direction(5), 5 / (36 * 1.25), 16 * eps<double>);
+}
+
+TEST(Curvature, KeepsTheGradientWhereARelativeDampingHasNothingToRelateTo) {
+  kfac::CurvatureOptions options = options_f64();
+  options.damping = 0;
+  for (const auto method : {kfac::InverseMethod::cholesky, kfac::InverseMethod::eigen})
+    for (const auto& [x, dy] : {std::pair{0.0, 0.0}, {3.0, 0.0}, {0.0, 3.0}, {1e-3, 1e-9}}) {
+      options.inverse.method = method;
+      CurvatureOfOneRank one(options);
+      EXPECT_TRUE(one.step(x, dy));
+      // x dy and at most 2 x dy beside sqrt(lambda) = 1, from A and from G.
+      EXPECT_NEAR(one.direction(5), 5, 5 * 4 * std::min(x * dy, 1e-12) + 16 * eps<double>) << x;
+    }
+}
+
+TEST(Curvature, ReplacesOneKindOfDampingByTheOther) {
+  CurvatureOfOneRank one;
+  EXPECT_FALSE(one.curvature.set_curvature({.relative_damping = 0.25}));
+  EXPECT_EQ(one.curvature.options().damping, 0);
+  EXPECT_TRUE(one.step(2, 3));
+  EXPECT_NEAR(one.direction(5), relatively_preconditioned(5, 2, 3, 0.25), 16 * eps<double>);
+  EXPECT_FALSE(one.curvature.set_curvature({.relative_damping = 0.01}));
+  EXPECT_TRUE(one.step(2, 3));
+  EXPECT_NEAR(one.direction(5), relatively_preconditioned(5, 2, 3, 0.01), 16 * eps<double>);
+  EXPECT_FALSE(one.curvature.set_curvature({.damping = 0.25}));
+  EXPECT_EQ(one.curvature.options().relative_damping, kfac::CurvatureOptions{}.relative_damping);
+  EXPECT_TRUE(one.step(2, 2));
+  const auto refused = [&](const kfac::CurvatureSettings& settings) {
+    return message_of([&] { (void)one.curvature.set_curvature(settings); });
+  };
+  EXPECT_TRUE(contains(refused({.damping = 0.1, .relative_damping = 0.1}), "both set"));
+  EXPECT_TRUE(contains(refused({.damping = 0}), "damping is 0"));
+  EXPECT_TRUE(contains(refused({.relative_damping = 0}), "relative_damping is 0"));
   EXPECT_EQ(one.curvature.options().damping, 0.25);
 }
 

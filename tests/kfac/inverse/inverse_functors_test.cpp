@@ -142,6 +142,14 @@ TEST(InverseFunctors, AskForTheSplitOfTheHost) {
       RequestDamping{damping, &traces_a[i], &traces_g[i], 6, 4, &a, &g, true}(0);
       EXPECT_EQ(std::signbit(a), traces_a[i] <= 0) << i;
       EXPECT_EQ(std::signbit(g), traces_g[i] <= 0) << i;
+      CurvatureOptions relative;
+      relative.damping = 0;
+      const double lambda = layer_damping(relative, traces_a[i], 6, traces_g[i], 4);
+      RequestDamping{{0, rule}, &traces_a[i], &traces_g[i], 6, 4, &a, &g, false, 0.1}(0);
+      const auto own = split_damping({lambda, rule}, traces_a[i], 6, traces_g[i], 4);
+      EXPECT_EQ(lambda == 1, !(traces_a[i] * traces_g[i] > 0)) << i;
+      EXPECT_EQ(a, own ? own->a : -1) << i;
+      EXPECT_EQ(g, own ? own->g : -1) << i;
     }
   }
 }

@@ -9,12 +9,12 @@ namespace {
 /// x[r,c] /= rows[r] * columns[c] + lambda, in one pass (next to four matrix products).
 template <class T>
 void divide_elements_by_products(TensorView x, ConstTensorView rows, ConstTensorView columns,
-                                 double lambda) {
+                                 const AppliedDamping& damping) {
   const std::int64_t n = x.dim(0), width = x.dim(1);
   const T* w_r = rows.data<T>();
   const T* w_c = columns.data<T>();
   T* data = x.data<T>();
-  const T shift = static_cast<T>(lambda);
+  const T shift = static_cast<T>(damping.lambda());
   for (std::int64_t r = 0; r < n; ++r) {
     T* row = data + r * x.stride(0);
     const T scale = w_r[r];
@@ -25,9 +25,10 @@ void divide_elements_by_products(TensorView x, ConstTensorView rows, ConstTensor
 
 /// x /= scales + lambda.
 template <class T>
-void divide_elements_by_scales(TensorView x, ConstTensorView scales, double lambda) {
+void divide_elements_by_scales(TensorView x, ConstTensorView scales,
+                               const AppliedDamping& damping) {
   const std::int64_t n = x.dim(0), width = x.dim(1);
-  const T shift = static_cast<T>(lambda);
+  const T shift = static_cast<T>(damping.lambda());
   for (std::int64_t r = 0; r < n; ++r) {
     T* row = x.data<T>() + r * x.stride(0);
     const T* s = scales.data<T>() + r * width;
@@ -37,7 +38,8 @@ void divide_elements_by_scales(TensorView x, ConstTensorView scales, double lamb
 }
 
 template <class T>
-void solve_norm(NormFisher mode, double shift, const NormGradient& norm) {
+void solve_norm(NormFisher mode, const NormGradient& norm) {
+  const double shift = norm.damping.lambda();
   const std::int64_t channels = norm.beta.numel(), rows = norm.fisher.dim(0);
   const T* gg = norm.fisher.data<T>();
   const T* gb = gg + channels;
@@ -64,21 +66,22 @@ void solve_norm(NormFisher mode, double shift, const NormGradient& norm) {
 }  // namespace
 
 void divide_by_products(Context&, TensorView x, ConstTensorView rows, ConstTensorView columns,
-                        double lambda) {
+                        const AppliedDamping& damping) {
   with_real("precondition eigen", x.dtype(), [&](auto zero) {
-    divide_elements_by_products<decltype(zero)>(x, rows, columns, lambda);
+    divide_elements_by_products<decltype(zero)>(x, rows, columns, damping);
   });
 }
 
-void divide_by_scales(Context&, TensorView x, ConstTensorView scales, double lambda) {
+void divide_by_scales(Context&, TensorView x, ConstTensorView scales,
+                      const AppliedDamping& damping) {
   with_real("precondition eigen", x.dtype(),
-            [&](auto zero) { divide_elements_by_scales<decltype(zero)>(x, scales, lambda); });
+            [&](auto zero) { divide_elements_by_scales<decltype(zero)>(x, scales, damping); });
 }
 
-void solve_norms(Context&, NormFisher mode, double shift, std::span<const NormGradient> norms) {
+void solve_norms(Context&, NormFisher mode, std::span<const NormGradient> norms) {
   for (const NormGradient& norm : norms)
     with_real("precondition batch norm", norm.fisher.dtype(),
-              [&](auto zero) { solve_norm<decltype(zero)>(mode, shift, norm); });
+              [&](auto zero) { solve_norm<decltype(zero)>(mode, norm); });
 }
 
 }  // namespace dkfac::kfac::cpu

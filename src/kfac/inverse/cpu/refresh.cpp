@@ -88,6 +88,8 @@ void request_damping(Context&, std::int64_t groups, const RequestDamping& reques
   for (std::int64_t group = 0; group < groups; ++group) request(group);
 }
 
+void request_relative(Context&, const RequestRelative& request) { request(0); }
+
 void rebuild_all(Context& ctx, RefreshState& state, std::span<RefreshTask> tasks,
                  std::int64_t wide) {
   const int threads = dkfac::threads();

@@ -13,21 +13,21 @@ using dkfac::cuda::for_each;
 using dkfac::cuda::for_each_2d;
 
 void divide_by_products(Context& ctx, TensorView x, ConstTensorView rows, ConstTensorView columns,
-                        double lambda) {
+                        const AppliedDamping& damping) {
   with_real("precondition eigen", x.dtype(), [&](auto zero) {
     using T = decltype(zero);
-    for_each_2d(ctx.stream(), x.dim(0), x.dim(1),
-                DivideByProducts<T>{x.data<T>(), x.stride(0), rows.data<T>(), columns.data<T>(),
-                                    static_cast<T>(lambda)});
+    for_each_2d(
+        ctx.stream(), x.dim(0), x.dim(1),
+        DivideByProducts<T>{x.data<T>(), x.stride(0), rows.data<T>(), columns.data<T>(), damping});
   });
 }
 
-void divide_by_scales(Context& ctx, TensorView x, ConstTensorView scales, double lambda) {
+void divide_by_scales(Context& ctx, TensorView x, ConstTensorView scales,
+                      const AppliedDamping& damping) {
   with_real("precondition eigen", x.dtype(), [&](auto zero) {
     using T = decltype(zero);
     for_each_2d(ctx.stream(), x.dim(0), x.dim(1),
-                DivideByScales<T>{x.data<T>(), x.stride(0), scales.data<T>(), x.dim(1),
-                                  static_cast<T>(lambda)});
+                DivideByScales<T>{x.data<T>(), x.stride(0), scales.data<T>(), x.dim(1), damping});
   });
 }
 
@@ -39,7 +39,7 @@ void divide(Context& ctx, TensorView x, ConstTensorView by) {
   });
 }
 
-void solve_norms(Context& ctx, NormFisher mode, double shift, std::span<const NormGradient> norms) {
+void solve_norms(Context& ctx, NormFisher mode, std::span<const NormGradient> norms) {
   if (norms.empty()) return;
   with_real("precondition batch norm", norms.front().fisher.dtype(), [&](auto zero) {
     using T = decltype(zero);
@@ -54,7 +54,7 @@ void solve_norms(Context& ctx, NormFisher mode, double shift, std::span<const No
       const T* gg = norm.fisher.data<T>();
       some.add(channels,
                {gg, mode == NormFisher::diagonal ? nullptr : gg + channels,
-                gg + (norm.fisher.dim(0) - 1) * channels, shift,
+                gg + (norm.fisher.dim(0) - 1) * channels, norm.damping,
                 norm.gamma.numel() == 0 ? nullptr : norm.gamma.data<T>(), norm.beta.data<T>()});
       if (some.count == SolveNorms<T>::kMost) launch();
     }

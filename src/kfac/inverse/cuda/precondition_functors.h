@@ -3,32 +3,33 @@
 #include <cstdint>
 
 #include "core/shared/cuda/device_code.h"
+#include "kfac/inverse/applied_damping.h"
 
 /// Elementwise operations of preconditioning; docs/math.md has the formulas.
 namespace dkfac::kfac::cuda {
 
-/// x[r,c] /= rows[r]*columns[c] + shift.
+/// x[r,c] /= rows[r]*columns[c] + lambda.
 template <class T>
 struct DivideByProducts {
   T* x;
   std::int64_t stride;  ///< Row stride of x.
   const T *rows, *columns;
-  T shift;
+  AppliedDamping damping;
   DKFAC_HD void operator()(std::int64_t r, std::int64_t c) const {
-    x[r * stride + c] /= rows[r] * columns[c] + shift;
+    x[r * stride + c] /= rows[r] * columns[c] + static_cast<T>(damping.lambda());
   }
 };
 
-/// x[r,c] /= scales[r,c] + shift.
+/// x[r,c] /= scales[r,c] + lambda.
 template <class T>
 struct DivideByScales {
   T* x;
   std::int64_t stride;  ///< Row stride of x.
   const T* scales;
   std::int64_t width;  ///< Of the scales, which have no gaps.
-  T shift;
+  AppliedDamping damping;
   DKFAC_HD void operator()(std::int64_t r, std::int64_t c) const {
-    x[r * stride + c] /= scales[r * width + c] + shift;
+    x[r * stride + c] /= scales[r * width + c] + static_cast<T>(damping.lambda());
   }
 };
 
@@ -47,9 +48,10 @@ struct Divide {
 template <class T>
 struct SolveNorm {
   const T *gg, *gb, *bb;  ///< gb null: no cross term.
-  double shift;
+  AppliedDamping damping;
   T *gamma, *beta;
   DKFAC_HD void operator()(std::int64_t c) const {
+    const double shift = damping.lambda();
     if (gamma == nullptr) {
       beta[c] /= bb[c] + static_cast<T>(shift);
       return;
@@ -69,7 +71,7 @@ struct SolveNorm {
 /// arguments of the kernel, of which there may be 4 KiB, so no table has to be written first.
 template <class T>
 struct SolveNorms {
-  static constexpr int kMost = 64;
+  static constexpr int kMost = 60;
   SolveNorm<T> of[kMost];
   std::int64_t ends[kMost];  ///< Channels up to and with each.
   int count;

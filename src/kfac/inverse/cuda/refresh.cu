@@ -213,6 +213,10 @@ void request_damping(Context& ctx, std::int64_t groups, const RequestDamping& re
   for_each(ctx.stream(), groups, request);
 }
 
+void request_relative(Context& ctx, const RequestRelative& request) {
+  for_each(ctx.stream(), 1, request);
+}
+
 void rebuild_all(Context& ctx, RefreshState& state, std::span<RefreshTask> tasks, std::int64_t) {
   const Blocks blocks(tasks, state);
   make_room(ctx, state.stages, std::ssize(tasks));

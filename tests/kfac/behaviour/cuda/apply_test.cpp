@@ -89,6 +89,23 @@ TEST_P(Apply, PreconditionsEveryForm) {
   }
 }
 
+TEST_P(Apply, DampsByTracesOnTheDevice) {
+  Random random(8);
+  for (const auto method : {InverseMethod::cholesky, InverseMethod::eigen}) {
+    CurvatureOptions options = options_of(method);
+    options.damping = 0;
+    expect_alike(LinearSpec{.in = 12, .out = 7}, options, random, dtype(), tolerance());
+    expect_alike(EmbeddingSpec{.vocabulary = 12, .width = 7}, options, random, dtype(),
+                 tolerance());
+    expect_alike(Conv2dSpec{.in = 6, .out = 8, .window = Window::square(3), .groups = 2}, options,
+                 random, dtype(), tolerance());
+    for (const auto fisher : {NormFisher::diagonal, NormFisher::unit_wise, NormFisher::full}) {
+      options.statistics.norm_fisher = fisher;
+      expect_alike(NormSpec{.channels = 5}, options, random, dtype(), tolerance());
+    }
+  }
+}
+
 TEST_P(Apply, PreconditionsLayersOfOneShapeTogether) {
   Random random(6);
   const CurvatureOptions options = options_of();

@@ -179,6 +179,11 @@ std::vector<RecordedForm> recorded_forms() {
     o.inverse.method = kfac::InverseMethod::ekfac;
     o.refresh.inverse_interval = kCourseSteps;
   });
+  for (const auto method : {kfac::InverseMethod::cholesky, kfac::InverseMethod::eigen})
+    add(method == kfac::InverseMethod::eigen ? "RelativeEigen" : "Relative", [method](auto& o) {
+      o.inverse.method = method;
+      o.damping = 0;
+    });
   add("Delayed", [](auto& o) { o.refresh.delay_inverses = true; });
   add("Staggered", [](auto& o) { o.refresh.stagger_inverses = true; });
   add("FullFisher", [](auto& o) { o.statistics.norm_fisher = kfac::NormFisher::full; });
