@@ -41,7 +41,7 @@ class CommandLine(Folder):
 
     def test_dampings_and_rates_of_later_steps(self):
         knots = ("--set", "optimizer.inverse_method=eigen", "--set", "optimizer.damping_schedule=piecewise", "--set",
-                 "optimizer.damping_knots=[[0, 0.1], [0.4, 1e-300]]")
+                 "optimizer.damping=0.1", "--set", "optimizer.damping_knots=[[0, 0.1], [0.4, 1e-300]]")
         self.expect_error(self.train("a", *knots), 64, "1e-300", "too large for f32")
         warm_up = ("--set", "optimizer.inverse_method=eigen", "--set", "optimizer.damping_schedule=warmup", "--set",
                    "optimizer.damping=1e-300")

@@ -50,8 +50,7 @@ TEST(COptions, DefaultsAreThoseOfTheLibrary) {
 TEST(COptions, EveryFieldOfTheCurvatureIsReachable) {
   dkfac_curvature_options base{};
   dkfac_curvature_options_init(&base, sizeof base);
-  base.dtype = DKFAC_F64;  // Allows every other value, as this does:
-  base.damping = 0;
+  base.dtype = DKFAC_F64;  // Allows every other value.
   std::set<std::string> reached{"dtype", "inverse.failure_folder",
                                 "statistics.records_valid_until_step"};  // Not compared over ranks.
   const auto reach = [&](auto change) {

@@ -18,9 +18,14 @@ def natural_gradient(request, monkeypatch):
     if "defaults" in request.keywords:
         return
     from dkfac.torch import _model
+    from dkfac.torch._settings import Unset
     made = _model.curvature_options
-    monkeypatch.setattr(_model, "curvature_options", lambda **given: made(
-        **{"step_length": "none", "early_refreshes": False, **given}))
+
+    def natural(**given):
+        if isinstance(given["damping"], Unset) and isinstance(given["relative_damping"], Unset):
+            given["damping"] = 1e-3
+        return made(**{"step_length": "none", "early_refreshes": False, **given})
+    monkeypatch.setattr(_model, "curvature_options", natural)
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ from torch import nn
 pytestmark = pytest.mark.defaults
 
 
-def steps_of(count, **options):
+def steps_of(count, factor=1, **options):
     """Gradients and directions of the two layers in each step, weight and bias in one vector, and the reports."""
     model = nn.Sequential(nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 2)).double()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -15,7 +15,7 @@ def steps_of(count, **options):
     found = []
     for _ in range(count):
         optimizer.zero_grad()
-        model(torch.randn(8, 6, dtype=torch.float64)).square().sum(1).mean().backward()
+        (factor * model(torch.randn(8, 6, dtype=torch.float64)).square().sum(1).mean()).backward()
         before = gradients_of(model)
         optimizer.step()
         found.append((before, gradients_of(model), kfac.last_report))
@@ -35,6 +35,19 @@ def test_a_direction_has_the_length_of_its_gradient():
     assert max(lengths_differ(found)) < 1e2 * 28 * 2.2e-16  # Sums of 28 squares.
     before, after, _ = found[0]
     assert all(torch.dot(v, u) < 0.999 * v.norm() * u.norm() for v, u in zip(before, after))  # It is another one.
+
+
+def test_each_layer_has_a_damping_of_its_own_scale():
+    """A loss that is 1,000 times as large turns no direction, and with an absolute damping it does."""
+    def turned(**options):
+        torch.manual_seed(5)
+        plain = steps_of(1, **options)
+        torch.manual_seed(5)
+        large = steps_of(1, factor=1e3, **options)
+        return max(1 - float(torch.dot(u, w) / u.norm() / w.norm())
+                   for u, w in zip(plain[0][1], large[0][1]))
+    assert turned() < 1e2 * 28 * 2.2e-16 < 1e-3 < turned(damping=1e-3)
+    assert steps_of(1)[0][2].damping == 0
 
 
 def test_a_kl_clip_alone_is_the_length():

@@ -11,7 +11,7 @@ from support import run_python, tree
 PAGE = "docs/pytorch.md"
 pytestmark = pytest.mark.skipif(not (tree() / PAGE).is_file(), reason="no pages beside the tests")
 MARKS = {  # What stands in one snippet alone, by the name of its test.
-    "two lines": "dkfac.attach(model, optimizer, damping=1e-3)", "Trainer": "transformers.Trainer(",
+    "two lines": "as dkfac\nkfac = dkfac.attach(model, optimizer)", "Trainer": "transformers.Trainer(",
     "Lightning": "lightning.LightningModule", "accelerate": "accelerate.Accelerator(",
     "KFACPreconditioner": "dkfac.KFACPreconditioner(", "Join": "join.Join("}
 

@@ -171,7 +171,7 @@ struct DKFAC_API DistributionOptions {
 /// Options of the curvature of all layers. All fields must be equal on all ranks, except
 /// failure_folder and records_valid_until_step; prepare() compares them.
 struct DKFAC_API CurvatureOptions {
-  double damping = 1e-3;  ///< lambda of F + lambda I (Tikhonov). >= 0; 0: relative_damping
+  double damping = 0;  ///< lambda of F + lambda I (Tikhonov). >= 0; 0: relative_damping
   /// Where damping is 0, each layer (each group of a convolution) has a lambda of its own, of each
   /// rebuild: relative_damping times the mean eigenvalue of its block (docs/math.md). > 0
   double relative_damping = 0.1;

@@ -1,7 +1,7 @@
 """dkfac for PyTorch.
 
     import dkfac.torch as dkfac
-    kfac = dkfac.attach(model, optimizer, damping=1e-3)
+    kfac = dkfac.attach(model, optimizer)
 """
 from .. import (CommError, DataError, DeviceError, Error, InvalidArgument, IoError, MissingInput, NumericError,
                 OutOfMemory, build_info, version)

@@ -85,7 +85,7 @@ class Attached(ModelPreconditioner):
 
 
 @describe(Options)
-def attach(model: nn.Module, optimizer: torch.optim.Optimizer, damping: float = UnsetFloat(1e-3), *,
+def attach(model: nn.Module, optimizer: torch.optim.Optimizer, damping: float = UnsetFloat(0.0), *,
            statistics_interval: int = UnsetInt(1), inverse_interval: int = UnsetInt(1),
            **options: Unpack[Options]) -> Attached:
     """Preconditions the gradients of `model` by K-FAC in front of every optimizer.step(). Returns the preconditioner;
@@ -96,10 +96,11 @@ def attach(model: nn.Module, optimizer: torch.optim.Optimizer, damping: float = 
     optimizer: any torch.optim.Optimizer but LBFGS; for one that wraps another one as its attribute `optimizer`, as
         accelerate's does, the inner one, whose steps are those that change weights. A step that the ranks reject (a
         gradient or a statistic that is not finite) is skipped.
-    damping: lambda of (F + lambda I)^-1, where F is that of single samples, whatever the size of the batch.
+    damping: lambda of (F + lambda I)^-1, where F is that of single samples, whatever the size of the batch. Default 0:
+        each layer has its own, by the option relative_damping.
     statistics_interval, inverse_interval: steps between two updates of the factors, and of the inverses. These and
-        the damping may be set between two steps, alike on all ranks, e.g. kfac.damping *= 0.9, which the next step
-        uses (an interval: the next forward pass).
+        either damping may be set between two steps, alike on all ranks, e.g. kfac.relative_damping *= 0.9 (an interval
+        takes effect in the next forward pass).
     options: fields of Options, which describes each.
     """
     while isinstance(inner := getattr(optimizer, "optimizer", None), torch.optim.Optimizer):

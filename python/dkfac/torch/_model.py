@@ -43,7 +43,7 @@ class ModelPreconditioner(Joins, Settable):
                  loss_reduction: str = "mean", grad_scaler: GradScaler | None = None,
                  skip_layers: _checks.SkipLayers = (), batch_dim: BatchDim = 0, kinds: Collection[int] = ALL_KINDS,
                  scaling: Scaling | None = None, owned: Owned | None = None, graphs: bool = True,
-                 damping: float = UnsetFloat(1e-3), relative_damping: float = UnsetFloat(0.1),
+                 damping: float = UnsetFloat(0.0), relative_damping: float = UnsetFloat(0.1),
                  statistics_interval: int = UnsetInt(1), inverse_interval: int = UnsetInt(1),
                  dtype: torch.dtype | int | None = None,
                  settings: Settings | None = None, **options: Any) -> None:

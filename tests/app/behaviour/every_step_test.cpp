@@ -112,11 +112,11 @@ TEST(ResumeFromEveryStep, UnderTheAdaptiveRule) {
 
 TEST(ResumeFromEveryStep, WithMastersSchedulesAndAClip) {
   expect_same_from_every_step(
-      {"optimizer.weight_wire=f16", "optimizer.kl_clip=0.001", "optimizer.damping_schedule=warmup",
-       "optimizer.damping_initial=0.3", "optimizer.damping_warmup_steps=40",
-       "optimizer.interval_schedule=ramp", "optimizer.interval_ramp_steps=40",
-       "optimizer.statistics_interval=4", "optimizer.momentum_rule=paper",
-       "optimizer.rescale=shrink", "train.ema_decay=0.9"},
+      {"optimizer.weight_wire=f16", "optimizer.kl_clip=0.001", "optimizer.damping=0.001",
+       "optimizer.damping_schedule=warmup", "optimizer.damping_initial=0.3",
+       "optimizer.damping_warmup_steps=40", "optimizer.interval_schedule=ramp",
+       "optimizer.interval_ramp_steps=40", "optimizer.statistics_interval=4",
+       "optimizer.momentum_rule=paper", "optimizer.rescale=shrink", "train.ema_decay=0.9"},
       2);
 }
 

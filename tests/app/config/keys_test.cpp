@@ -92,6 +92,8 @@ std::string needed_for(const std::string& path) {
   if (path == "augment.erase_min_area") return "augment.erase_max_area=1";
   if (path == "run.tta") return "data.name=synthetic-photos";  // Crops are of photographs.
   if (path == "lr.batch_scaling") return "lr.base_batch=1";
+  if (path == "optimizer.damping_initial" || path == "optimizer.damping_warmup_steps")
+    return "optimizer.damping=0.001";
   // The other value is ekfac, which wants an interval for its scales.
   return path == "optimizer.inverse_method" ? "optimizer.inverse_interval=2" : "";
 }

@@ -87,10 +87,10 @@ TEST(MonteCarloFisher, LeavesTheGradientsAsTheyAre) {
 
 TEST(CurvatureSchedule, ReachesTheOptimizer) {
   const Config config = tiny::config(
-      "kfac",
-      {"optimizer.damping_schedule=piecewise", "optimizer.damping_knots=[[0, 1], [1, 0.25]]",
-       "optimizer.interval_schedule=ramp", "optimizer.interval_ramp_steps=4",
-       "optimizer.early_refreshes=false", "optimizer.statistics_interval=3", "run.log_interval=1"});
+      "kfac", {"optimizer.damping=1", "optimizer.damping_schedule=piecewise",
+               "optimizer.damping_knots=[[0, 1], [1, 0.25]]", "optimizer.interval_schedule=ramp",
+               "optimizer.interval_ramp_steps=4", "optimizer.early_refreshes=false",
+               "optimizer.statistics_interval=3", "run.log_interval=1"});
   std::vector<double> damping;
   std::vector<bool> refreshed;
   TrainHooks hooks;
