@@ -169,8 +169,10 @@ double train(float lr, Method method) {
 
   // [+] once: a preconditioner on the device, the layers, and where their gradients are
   const dkfac::Stream ours = dkfac::Stream::cuda(stream);
-  dkfac::kfac::Preconditioner kfac(dkfac::comm::make_self(), {.damping = 1e-3},
-                                   dkfac::Device::cuda());
+  dkfac::kfac::Preconditioner kfac(
+      dkfac::comm::make_self(),
+      {.damping = 1e-3, .refresh = {.statistics_interval = 1, .inverse_interval = 1}},
+      dkfac::Device::cuda());
   const auto id1 = kfac.add_layer("first", dkfac::LinearSpec{.in = kIn, .out = kHidden});
   const auto id2 = kfac.add_layer("second", dkfac::LinearSpec{.in = kHidden, .out = kHidden});
   const auto id3 = kfac.add_layer("last", dkfac::LinearSpec{.in = kHidden, .out = 1});

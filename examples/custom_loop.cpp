@@ -120,7 +120,9 @@ std::vector<double> train(float lr, Method method) {
   // [+] once: a preconditioner, the layers, and where their gradients are
   dkfac::kfac::Preconditioner kfac(
       dkfac::comm::make_self(),
-      {.damping = 1e-3, .step_length = dkfac::kfac::StepLength::none});  // With a rate of its own.
+      {.damping = 1e-3,
+       .refresh = {.statistics_interval = 1, .inverse_interval = 1},
+       .step_length = dkfac::kfac::StepLength::none});  // With a rate of its own.
   const auto id1 = kfac.add_layer("first", dkfac::LinearSpec{.in = kIn, .out = kHidden});
   const auto id2 = kfac.add_layer("second", dkfac::LinearSpec{.in = kHidden, .out = kHidden});
   const auto id3 = kfac.add_layer("last", dkfac::LinearSpec{.in = kHidden, .out = 1});

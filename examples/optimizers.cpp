@@ -99,7 +99,8 @@ bool train(optim::Optimizer& optimizer, double lr, comm::Communicator& comm) {
 
 bool train_all(const Comm& comm) {
   const std::pair<double, std::unique_ptr<optim::Optimizer>> methods[] = {
-      {0.03, optim::make_kfac(comm, {})},
+      {0.03, optim::make_kfac(comm, {.curvature = {.refresh = {.statistics_interval = 1,
+                                                               .inverse_interval = 1}}})},
       {0.1, optim::make_lars(comm, {.eta = 0.05})},
       {0.1, optim::make_sgd(comm, {})},
       {0.02, optim::make_adamw(comm, {})},

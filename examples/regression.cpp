@@ -31,7 +31,9 @@ bool fit(const std::shared_ptr<comm::Communicator>& comm) {
   net->add<nn::Linear>("fc1", 2, 32).add<nn::Relu>("relu").add<nn::Linear>("fc2", 32, 1);
   nn::Model model(ctx, "curve", std::move(net), {2}, DType::f32, 1);
   const auto kfac = optim::make_kfac(
-      comm, {.curvature = {.damping = 1e-2, .step_length = kfac::StepLength::none}});
+      comm, {.curvature = {.damping = 1e-2,
+                           .refresh = {.statistics_interval = 1, .inverse_interval = 1},
+                           .step_length = kfac::StepLength::none}});
   nn::OptimizerAttachment attachment(model, *kfac);
   kfac->prepare();
 

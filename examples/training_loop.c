@@ -78,6 +78,7 @@ static dkfac_preconditioner* make_kfac(dkfac_comm* comm) {
   int32_t layer;
   dkfac_curvature_options_init(&options, sizeof options);
   options.damping = 1e-3;
+  options.statistics_interval = options.inverse_interval = 1; /* In each step. */
   options.step_length = DKFAC_LENGTH_NONE; /* The natural gradient itself, with a rate of its own. */
   check(dkfac_preconditioner_create(comm, &options, NULL, &kfac));
   dkfac_layer_spec_init(&spec, sizeof spec, DKFAC_LINEAR);

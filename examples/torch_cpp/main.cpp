@@ -51,6 +51,7 @@ double train(const Data& data, double lr, bool with_kfac) {
   torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(lr).momentum(0.9));
   dkfac::libtorch::Options options;         // [+]
   options.damping = 0.03;                   // [+]
+  options.statistics_interval = 1;          // [+]
   options.inverse_interval = 5;             // [+]
   options.step_length = DKFAC_LENGTH_NONE;  // [+] The natural gradient itself: a rate of its own.
   std::unique_ptr<dkfac::libtorch::Kfac> kfac;

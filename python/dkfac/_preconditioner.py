@@ -15,6 +15,7 @@ _ENUMS = {"damping_split": c.DAMPING_SPLITS, "norm_fisher": c.NORM_FISHERS, "sha
           "step_length": c.STEP_LENGTHS, "average_start": c.AVERAGE_STARTS, "staleness": c.STALENESS,
           "inverse_method": c.INVERSE_METHODS, "loss_reduction": c.LOSS_REDUCTIONS}
 _TYPES = c.fields(c.CurvatureOptions)
+INTERVALS = ("statistics_interval", "inverse_interval")
 _Value = TypeVar("_Value")
 
 
@@ -37,9 +38,10 @@ def curvature_options(**values: Any) -> c.CurvatureOptions:
 
 
 def setting(name: str, value: Any) -> float:
-    """The value of a setting, which is positive: the library takes 0 for "unchanged"."""
+    """The value of a setting, which is positive; that of an interval may be None, which becomes 0: the library chooses
+    it."""
     if name not in ("damping", "relative_damping", "new_weight"):
-        return integer("settings", name, value, 1, 32)
+        return 0 if value is None and name in INTERVALS else integer("settings", name, value, 1, 32)
     found = real("settings", name, value)
     if not 0 < found < math.inf:
         raise InvalidArgument(f"[settings] {name} is {value!r}; it must be > 0 and finite")
@@ -69,6 +71,10 @@ class StepReport:
     kl_factor: float
     damping: float
     momentum: float
+    statistics_interval: int  # In force from the next step on, and the next.
+    inverse_interval: int
+    intervals_chosen: int  # After this step, by the overhead.
+    overhead: float  # What K-FAC adds to a step with them; 0: not measured yet.
     flops: float
     flops_skipped: float
     bytes: int
@@ -158,10 +164,11 @@ class Preconditioner:
         check(self._library.dkfac_preconditioner_set_rates(self._handle, layer, weight_lr, bias_lr))
 
     def set_curvature(self, **values: float) -> None:
-        """Fields of dkfac_curvature_settings; others stay as they are."""
+        """Fields of dkfac_curvature_settings; others stay as they are. An interval of 0: the library chooses it, from
+        now on or again."""
         settings = initialized(c.CurvatureSettings, self._library.dkfac_curvature_settings_init)
         for name, value in values.items():
-            setattr(settings, name, setting(name, value))
+            setattr(settings, name, -1 if value == 0 and name in INTERVALS else setting(name, value))
         check(self._library.dkfac_preconditioner_set_curvature(self._handle, byref(settings)))
 
     def describe(self) -> str:

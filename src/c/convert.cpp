@@ -150,10 +150,14 @@ kfac::CurvatureSettings curvature_settings(const dkfac_curvature_settings* given
   const auto given_or_unchanged = [](auto value) {
     return value == 0 ? std::nullopt : std::optional(value);
   };
+  const auto interval = [](std::int32_t value) -> std::optional<int> {
+    if (value == 0) return std::nullopt;
+    return value == -1 ? 0 : value;
+  };
   return {.damping = given_or_unchanged(s.damping),
           .relative_damping = given_or_unchanged(s.relative_damping),
-          .statistics_interval = given_or_unchanged(s.statistics_interval),
-          .inverse_interval = given_or_unchanged(s.inverse_interval),
+          .statistics_interval = interval(s.statistics_interval),
+          .inverse_interval = interval(s.inverse_interval),
           .micro_batches = given_or_unchanged(s.micro_batches),
           .new_weight = given_or_unchanged(s.new_weight)};
 }
@@ -182,6 +186,10 @@ dkfac_step_report step_report(const kfac::StepReport& report) {
   r.kl_factor = report.kl_factor;
   r.damping = report.damping;
   r.momentum = report.momentum;
+  r.statistics_interval = report.statistics_interval;
+  r.inverse_interval = report.inverse_interval;
+  r.intervals_chosen = report.intervals_chosen;
+  r.overhead = report.overhead;
   r.flops = report.flops;
   r.flops_skipped = report.flops_skipped;
   r.bytes = report.bytes;

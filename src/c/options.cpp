@@ -44,6 +44,7 @@ dkfac_curvature_options default_curvature() {
   o.staleness = static_cast<std::int32_t>(d.refresh.staleness);
   o.statistics_interval = d.refresh.statistics_interval;
   o.inverse_interval = d.refresh.inverse_interval;
+  o.overhead = d.refresh.overhead;
   o.early_refreshes = d.refresh.early_refreshes;
   o.stagger_inverses = d.refresh.stagger_inverses;
   o.delay_inverses = d.refresh.delay_inverses;
@@ -182,6 +183,7 @@ kfac::CurvatureOptions curvature_options(const dkfac_curvature_options* given,
   options.refresh = {.staleness = enum_of<kfac::Staleness>(o.staleness, 2, operation, "staleness"),
                      .statistics_interval = o.statistics_interval,
                      .inverse_interval = o.inverse_interval,
+                     .overhead = o.overhead,
                      .early_refreshes = flag(o.early_refreshes, "early_refreshes"),
                      .stagger_inverses = flag(o.stagger_inverses, "stagger_inverses"),
                      .delay_inverses = flag(o.delay_inverses, "delay_inverses"),

@@ -1,5 +1,7 @@
 #include "dkfac/kfac/options.h"
 
+#include <algorithm>
+
 #include "dkfac/core/error.h"
 
 #include "kfac/inverse/robust_inverse.h"
@@ -11,8 +13,8 @@ namespace {
 /// Checks the options that Staleness::adaptive sets itself or does not support.
 void check_adaptive(const CurvatureOptions& o) {
   const auto alone = [](const char* field, auto value) {
-    DKFAC_CHECK(value == 1, "[curvature options] ", field, " is ", value,
-                " with staleness adaptive, which finds its intervals itself; leave it at 1");
+    DKFAC_CHECK(value <= 1, "[curvature options] ", field, " is ", value,
+                " with staleness adaptive, which finds its intervals itself; leave it out");
   };
   alone("refresh.statistics_interval", o.refresh.statistics_interval);
   alone("refresh.inverse_interval", o.refresh.inverse_interval);
@@ -59,10 +61,12 @@ void CurvatureOptions::validate() const {
       method != InverseMethod::ekfac || !refresh.delay_inverses,
       "[curvature options] refresh.delay_inverses is set with inverse.method ekfac, which "
       "projects the next gradients on the eigenvectors of this step; leave one of them out");
+  const int least = std::max(refresh.statistics_interval, 1);  // 0 is at least that.
   DKFAC_CHECK(
-      method != InverseMethod::ekfac || refresh.inverse_interval > refresh.statistics_interval,
+      method != InverseMethod::ekfac || refresh.inverse_interval == 0 ||
+          refresh.inverse_interval > least,
       "[curvature options] refresh.inverse_interval is ", refresh.inverse_interval,
-      " with inverse.method ekfac and refresh.statistics_interval ", refresh.statistics_interval,
+      " with inverse.method ekfac and refresh.statistics_interval ", least,
       "; every rebuild forgets the scales of EKFAC, so that it would do what eigen does at a "
       "higher price: use eigen, or an inverse_interval larger than statistics_interval");
 }

@@ -80,6 +80,7 @@ struct DKFAC_LOCAL Preconditioner::Impl {
 StepReport Preconditioner::Impl::step(std::span<const LayerGrad> given, Stream stream,
                                       const StepArgs& args) {
   ensure_prepared();
+  const Metered metered(curvature().meter(), StepPart::apply);
   join.enter("step", stream, ctx.stream());
   check_grads(given, args.flags.rejects());
   const comm::FlagMessage message = flags_of(args);
@@ -136,7 +137,7 @@ void Preconditioner::Impl::prepare() {
   const CurvatureOptions& options = curvature().options();
   FieldText fields;
   for_each_field(options, fields);
-  std::string text = "preconditioner\n" + fields.text();
+  std::string text = "preconditioner\n" + fields.text() + curvature().agreed_text();
   for (int i = 0; i < curvature().layers(); ++i)
     text += registration_line(curvature().layer(i).name, curvature().layer(i).spec);
   comm::require_equal(*comm, text, "the preconditioner's layers and options");

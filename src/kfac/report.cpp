@@ -43,6 +43,9 @@ std::string StepReport::brief() const {
     out << ", " << without_inverse.size() << " layers without an inverse";
   if (underflow > 0) out << ", " << underflow << " operands underflowed";
   if (saturated > 0) out << ", " << saturated << " weights past their wire";
+  if (intervals_chosen)
+    out << ", from now on statistics every " << statistics_interval << " and inverses every "
+        << inverse_interval << " steps, which adds " << overhead << " to a step";
   if (damping > 0) out << ", damping " << damping;
   out << ", " << bytes << " bytes";
   if (bytes_skipped > 0) out << " (" << bytes_skipped << " skipped)";

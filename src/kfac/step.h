@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -15,6 +16,7 @@
 #include "comm/collective/step_pipeline.h"
 #include "comm/collective/worker_grid.h"
 #include "core/shared/activity_timer.h"
+#include "core/shared/device_timer.h"
 #include "kfac/curvature/curvature.h"
 #include "kfac/precondition/directions.h"
 
@@ -63,9 +65,7 @@ class Step {
   /// its gradients: not if it was rejected or no layer has an inverse. Equal on all ranks.
   [[nodiscard]] bool update_curvature();
   /// Directions::make()
-  [[nodiscard]] ConstTensorView precondition(std::span<const LayerDirection> layers, double lr) {
-    return directions_->make(curvature_, grid_, layers, lr, report_);
-  }
+  [[nodiscard]] ConstTensorView precondition(std::span<const LayerDirection> layers, double lr);
   /// Of the present step, from agree() on.
   [[nodiscard]] StepReport& report() { return report_; }
   /// Rebuilds delayed inverses and begins the next step; returns the report of this one.
@@ -73,6 +73,9 @@ class Step {
   [[nodiscard]] StepReport end(Gradients& gradients);
 
  private:
+  /// Meters what the device has done since the last agreement: the end of the last step, and the
+  /// passes of this one.
+  void meter_device();
   void finish();
 
   Context& ctx_;
@@ -81,6 +84,9 @@ class Step {
   std::optional<Directions> directions_;
   std::int64_t count_ = 0;
   StepReport report_;
+  StepKind kind_;                 ///< Of this step.
+  std::optional<StepKind> done_;  ///< On a device, what the last step did, if it was an update.
+  std::optional<std::array<TimedEvent, 2>> applied_;  ///< On a device, around precondition().
   bool updates_ = false;  ///< What update_curvature() has returned in this step.
   std::vector<comm::BucketedReduce*> active_;
   std::optional<comm::StepPipeline> pipeline_;  ///< Declared last: destroyed before the buffers.
@@ -107,9 +113,12 @@ void Step::agree(comm::FlagMessage flags, Gradients& gradients) {
   gradients.request();
   curvature_.request();
   const comm::AgreedFlags agreed = pipeline_->wait();  // The only host synchronization.
+  kind_ = curvature_.step_kind();
+  if (curvature_.meter().asynchronous) meter_device();
   try {
     curvature_.require_no_failure(agreed);
   } catch (...) {
+    drop_metered_step(curvature_.meter());
     begin(gradients);
     throw;
   }

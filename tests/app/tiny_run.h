@@ -30,7 +30,7 @@ inline Config config(const std::string& optimizer, const std::vector<std::string
     all.emplace_back("optimizer.damping=0.03");
     // The adaptive rule has its own intervals.
     if (std::find(more.begin(), more.end(), "optimizer.staleness=adaptive") == more.end())
-      all.emplace_back("optimizer.inverse_interval=4");
+      all.insert(all.end(), {"optimizer.statistics_interval=1", "optimizer.inverse_interval=4"});
   }
   all.insert(all.end(), more.begin(), more.end());
   return parse_config(phases, all, "test");

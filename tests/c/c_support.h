@@ -10,6 +10,7 @@
 
 #include "dkfac/c/dkfac.h"
 #include "dkfac/core/random.h"
+#include "dkfac/kfac/options.h"
 
 /// Helpers of the tests of the C interface.
 namespace dkfac::c::testing {
@@ -73,7 +74,13 @@ inline dkfac_curvature_options f64_options() {
   dkfac_curvature_options options{};
   dkfac_curvature_options_init(&options, sizeof options);
   options.dtype = DKFAC_F64;
+  options.statistics_interval = options.inverse_interval = 1;
   return options;
+}
+
+/// The same for C++.
+inline kfac::CurvatureOptions f64_curvature() {
+  return {.refresh = {.statistics_interval = 1, .inverse_interval = 1}, .dtype = DType::f64};
 }
 
 }  // namespace dkfac::c::testing

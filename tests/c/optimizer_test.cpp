@@ -29,7 +29,7 @@ bool is_kfac(int kind) { return kind == DKFAC_KFAC || kind == kKfacByAdamw; }
 std::unique_ptr<optim::Optimizer> library(int kind) {
   switch (kind) {
     case kKfacByAdamw:
-      return optim::make_kfac(comm::make_self(), {.curvature = {.dtype = DType::f64},
+      return optim::make_kfac(comm::make_self(), {.curvature = f64_curvature(),
                                                   .update = optim::DirectionUpdate::adamw,
                                                   .beta1 = 0.8,
                                                   .beta2 = 0.99,
@@ -46,9 +46,8 @@ std::unique_ptr<optim::Optimizer> library(int kind) {
           comm::make_self(),
           {.weight_decay = 0.1, .scale = optim::MuonScale::original, .adam_rate = 0.5});
     default:
-      return optim::make_kfac(
-          comm::make_self(),
-          {.curvature = {.dtype = DType::f64}, .momentum = 0.8, .weight_decay = 0.1});
+      return optim::make_kfac(comm::make_self(),
+                              {.curvature = f64_curvature(), .momentum = 0.8, .weight_decay = 0.1});
   }
 }
 

@@ -76,6 +76,7 @@ TEST(COptions, EveryFieldOfTheCurvatureIsReachable) {
   reach([](auto& o) { o.staleness = DKFAC_ADAPTIVE; });
   reach([](auto& o) { o.statistics_interval = 2; });
   reach([](auto& o) { o.inverse_interval = 2; });
+  reach([](auto& o) { o.overhead = 0.5; });
   reach([](auto& o) { o.early_refreshes = 0; });
   reach([](auto& o) { o.stagger_inverses = 1; });
   reach([](auto& o) { o.delay_inverses = 1; });

@@ -58,7 +58,7 @@ class CPreconditioner : public ::testing::Test {
 };
 
 TEST_F(CPreconditioner, GivesTheBitsOfTheLibrary) {
-  kfac::Preconditioner library(comm::make_self(), {.dtype = DType::f64});
+  kfac::Preconditioner library(comm::make_self(), f64_curvature());
   const LayerId id = library.add_layer("fc", LinearSpec{.in = kIn, .out = kOut});
   for (std::uint64_t i = 0; i < 3; ++i) {
     Step mine(10 * i), theirs(10 * i);
@@ -186,7 +186,7 @@ TEST(CSampleGradients, GiveTheBitsOfTheLibrary) {
   spec.channels = kOut;
   std::int32_t layer = -1;
   expect_ok(dkfac_preconditioner_add_layer(made, "norm", &spec, &layer));
-  kfac::Preconditioner library(comm::make_self(), {.dtype = DType::f64});
+  kfac::Preconditioner library(comm::make_self(), f64_curvature());
   const LayerId id = library.add_layer("norm", NormSpec{.channels = kOut, .layout = Layout::nchw});
   for (std::uint64_t i = 0; i < 2; ++i) {
     Values samples({kRows, 2, kOut}, 10 * i), gamma({kOut}, 10 * i + 1), beta({kOut}, 10 * i + 2);
@@ -349,13 +349,15 @@ TEST_F(CPreconditioner, SettingsChangeOnlyWhatTheySet) {
   dkfac_curvature_settings_init(&settings, sizeof settings);
   settings.damping = 0.5;
   settings.statistics_interval = 2;
-  settings.inverse_interval = 2;
+  settings.inverse_interval = -1;  // Chosen, and 50 until then.
   expect_ok(dkfac_preconditioner_set_curvature(object_.get(), &settings));
   settings.new_weight = 2;
   expect_failure(dkfac_preconditioner_set_curvature(object_.get(), &settings),
                  DKFAC_INVALID_ARGUMENT, "new_weight");
   Step step(1);
-  EXPECT_EQ(run(object_.get(), step).damping, 0.5);
+  const dkfac_step_report report = run(object_.get(), step);
+  EXPECT_EQ(report.damping, 0.5);
+  EXPECT_EQ(report.inverse_interval, 25 * report.statistics_interval);
   std::int32_t wants = -1;
   expect_ok(dkfac_preconditioner_wants_input(object_.get(), 0, &wants));
   EXPECT_EQ(wants, 0);

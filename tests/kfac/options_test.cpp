@@ -68,7 +68,7 @@ TEST(CurvatureOptions, NamesTheFieldThatIsOutOfRange) {
       {"statistics.new_weight is 0", [](auto& o) { o.statistics.new_weight = 0; }},
       {"statistics.new_weight is 1.5", [](auto& o) { o.statistics.new_weight = 1.5; }},
       {"statistics.new_weight is nan", [](auto& o) { o.statistics.new_weight = kNan; }},
-      {"refresh.statistics_interval is 0", [](auto& o) { o.refresh.statistics_interval = 0; }},
+      {"refresh.statistics_interval is -1", [](auto& o) { o.refresh.statistics_interval = -1; }},
       {"refresh.inverse_interval is -2", [](auto& o) { o.refresh.inverse_interval = -2; }},
       {"statistics.micro_batches is 0", [](auto& o) { o.statistics.micro_batches = 0; }},
       {"dtype is bf16", [](auto& o) { o.dtype = DType::bf16; }},
@@ -122,7 +122,12 @@ TEST(CurvatureOptions, NamesTheFieldThatIsOutOfRange) {
       {"inverse.method is ekfac",
        [](auto& o) { adaptive(o).inverse.method = InverseMethod::ekfac; }},
       // Scales that every rebuild forgets before they are used again.
-      {"use eigen", [](auto& o) { o.inverse.method = InverseMethod::ekfac; }},
+      {"use eigen",
+       [](auto& o) {
+         o.inverse.method = InverseMethod::ekfac;
+         o.refresh.statistics_interval = 0;  // At least 1.
+         o.refresh.inverse_interval = 1;
+       }},
       {"refresh.inverse_interval is 3",
        [](auto& o) {
          o.inverse.method = InverseMethod::ekfac;

@@ -48,9 +48,11 @@ struct Configuration {
   Method method = Method::kfac;
   optim::SgdOptions sgd = {};
   optim::LarsOptions lars = {};
-  optim::KfacOptions kfac = {};                          ///< Without its curvature, except wires;
-  kfac::CurvatureOptions curvature = {.damping = 1e-3};  ///< a Preconditioner has this one, too.
-  LossReduction reduction = LossReduction::local_mean;   ///< Of all of them.
+  optim::KfacOptions kfac = {};  ///< Without its curvature, except wires;
+  /// a Preconditioner has this one, too. Intervals are given, as clocks do not repeat.
+  kfac::CurvatureOptions curvature = {.damping = 1e-3,
+                                      .refresh = {.statistics_interval = 1, .inverse_interval = 1}};
+  LossReduction reduction = LossReduction::local_mean;  ///< Of all of them.
   ContextOptions context = {};
   DType dtype = DType::f32;  ///< Of parameters and gradients.
   DType data = DType::f32;   ///< Of what is recorded.

@@ -14,18 +14,20 @@ def pytest_configure(config):
 
 @pytest.fixture(autouse=True)
 def natural_gradient(request, monkeypatch):
-    """Directions and refreshes as theory has them, with which tests compare; `defaults` leaves those of the library."""
+    """Directions and refreshes as theory has them, the latter in each step unless a test gives intervals;
+    `defaults` leaves those of the library."""
     if "defaults" in request.keywords:
         return
     from dkfac.torch import _model
     from dkfac.torch._settings import Unset
     made = _model.curvature_options
 
-    def natural(**given):
+    def pinned(**given):
+        intervals = {name: 1 for name in ("statistics_interval", "inverse_interval") if isinstance(given[name], Unset)}
         if isinstance(given["damping"], Unset) and isinstance(given["relative_damping"], Unset):
             given["damping"] = 1e-3
-        return made(**{"step_length": "none", "early_refreshes": False, **given})
-    monkeypatch.setattr(_model, "curvature_options", natural)
+        return made(**{"step_length": "none", "early_refreshes": False, **given, **intervals})
+    monkeypatch.setattr(_model, "curvature_options", pinned)
 
 
 @pytest.fixture(autouse=True)

@@ -118,7 +118,7 @@ def test_the_number_of_passes_is_set_between_two_steps():
 def test_a_value_that_cannot_be_is_refused_at_once(form, name):
     kfac = make(form)[2]
     before = getattr(kfac, name)
-    for wrong in (0, -1, "1", None, float("nan"), float("inf")) + (() if name.endswith("damping") else (1.5, 2**31)):
+    for wrong in (0, -1, "1", float("nan"), float("inf")) + ((None,) if name.endswith("damping") else (1.5, 2**31)):
         with pytest.raises(dkfac.InvalidArgument, match=name):
             setattr(kfac, name, wrong)
         assert getattr(kfac, name) == before

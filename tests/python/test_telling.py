@@ -2,16 +2,12 @@
 import logging
 import math
 import re
-import time
-import types
 
 import pytest
 import torch
 from torch import nn
 
 import dkfac.torch as dkfac
-from dkfac.torch._clock import Clock
-from dkfac.torch._cost import Cost
 from dkfac.torch._coverage import number, percent
 from dkfac.torch._telling import REJECTED
 from support import told
@@ -57,10 +53,8 @@ def test_the_first_step_with_statistics_says_what_is_done(lines):
     for part in ("normalisations: 1)", f"without: {400 / total:.1f} % PReLU has no curvature block (2.weight)",
                  "damping 0.25, statistics every 2 steps, inverses every 8 steps"):
         assert part in said, part
-    flops, ratio = re.search(r"cost: ([\d.]+) kFLOP.* m?s of statistics, .* on average ([\d.]+) of", said).groups()
-    assert float(flops) > 0 and 0 < float(ratio) < 1000
-    assert "by the clock of the first step" in said and "by the least times of 5 steps" in kfac.summary()
-    assert kfac.summary().split(" cost: ")[0] == said[len("[dkfac] "):].split(" cost: ")[0]
+    flops, = re.search(r"cost: ([\d.]+) kFLOP of statistics and inverses when they are due$", said).groups()
+    assert float(flops) > 0 and kfac.summary() == said[len("[dkfac] "):]
     kfac.damping, kfac.statistics_interval = 0.5, 1
     assert "damping 0.5, statistics every step" in kfac.summary()
 
@@ -230,37 +224,49 @@ def test_one_rank_speaks_for_all(tmp_path):
     assert run_ranks(RANKS, tmp_path, "", 2) == ["1 1 1 2\n1 True", "0 0 0 0\n1 True"]
 
 
-def test_the_cost_is_a_mean_over_intervals():
-    def report(statistics, inverses, update):
-        return types.SimpleNamespace(seconds_statistics=statistics, seconds_exchange=0.25, seconds_inverse=inverses,
-                                     seconds_update=update, statistics_refreshed=statistics > 0,
-                                     inverses_refreshed=inverses > 0)
-    intervals = {"statistics_interval": 10, "inverse_interval": 50}
-    cost = Cost(timed=True)
-    cost.flops = 2e9
-    cost.add(report(1.75, 0, 0.5), 9)
-    assert cost.text(intervals) == "cost: 2 GFLOP of statistics and inverses when they are due"  # No inverses so far.
-    cost.add(report(3.75, 10, 0.5), 20)
-    cost.add(report(0, 0, 0.1), 5.35)  # (2 / 10 + 10 / 50 + 0.1) / (5.35 - 0.35)
-    assert "2 s of statistics, 10 s of inverses, 100 ms in every step: on average 0.10 of" in cost.text(intervals)
-    assert "least times of 3 steps" in cost.text(intervals)
+def test_what_it_adds_to_a_step_is_told_once_it_is_measured():
+    """A step of a layer of 4 x 4, with work of the loss or without."""
+    adds = []
+    for size in (1, 500):
+        work = torch.randn(size, size)
+        kfac, _ = train(nn.Linear(4, 4), torch.randn(8, 4), 60, statistics_interval=3, inverse_interval=6,
+                        loss=lambda out, work=work: out.square().mean() + 0 * (work @ work).sum())
+        said, = re.search(r"due; K-FAC adds ([\d.]+) to a step on average$", kfac.summary()).groups()
+        adds.append(float(said))
+        assert adds[-1] == round(kfac.last_report.overhead, 2)
+    assert adds[1] < adds[0] < 1000
+
+
+@pytest.mark.defaults
+def test_a_choice_of_intervals_is_told_with_how_it_is_repeated(lines):
+    """The run that is told has equal bits; control: one without the choice."""
+    x = torch.randn(8, 4, dtype=torch.float64)
+
+    def run(overhead=None, after=None):
+        torch.manual_seed(0)
+        model = nn.Linear(4, 4).double()
+        options = {"statistics_interval": 10, "inverse_interval": 50} if overhead is None else {
+            "overhead": overhead}
+        kfac, optimizer = train(model, x, 80, **options)
+        if after is not None:
+            kfac.statistics_interval, kfac.inverse_interval = after
+        train(model, x, 30, optimizer, kfac)
+        return kfac, model.weight.detach()
+    kfac, chosen = run(1e9)
+    found = [line for line in lines() if "from step" in line]
+    assert len(found) == 1 and re.fullmatch(
+        r"\[dkfac\] from step 81 on statistics every step, inverses every step, by which K-FAC adds [0-9.]+ to a step\. "
+        "The same run again: statistics_interval=10, inverse_interval=50 in place of overhead, and statistics_interval = "
+        "1 and inverse_interval = 1 after step 80", found[0])
+    assert (kfac.statistics_interval, kfac.inverse_interval) == (1, 1)
+    assert "statistics every step (by overhead=1e+09)" in kfac.summary()
+    assert torch.equal(run(None, (1, 1))[1], chosen) and not torch.equal(run()[1], chosen)
+    kfac, _ = run(1e-9)
+    assert kfac.statistics_interval >= 20 and kfac.inverse_interval >= 100
+    assert "more than overhead=1e-09, which no intervals keep" in lines()[-1]
 
 
 def test_numbers_for_people():
     assert [number(n) for n in (7, 999, 1234, 999600, 25.6e6, 3e12)] == ["7", "999", "1.23 k", "1 M", "25.6 M", "3 T"]
     assert [percent(*n) for n in ((0, 9), (9, 9), (1, 10**5), (99999, 10**5), (1, 3), (0, 0))] == [
         "0.0 %", "100.0 %", "0.001 %", "99.9 %", "33.3 %", "0.0 %"]
-
-
-def test_a_clock_leaves_out_what_is_aside():
-    clock = Clock()
-    assert clock.seconds() == 0
-    clock.begin()
-    with clock.aside():
-        time.sleep(0.2)
-    assert clock.seconds() < 0.15
-    time.sleep(0.2)
-    clock.begin()  # A second pass.
-    assert clock.seconds() >= 0.2
-    clock.end_step()
-    assert clock.seconds() == 0

@@ -194,8 +194,9 @@ typedef struct dkfac_curvature_options {
   int32_t low_rank; /* Default 1. */
   int32_t records_valid_until_step; /* CUDA; default 0. */
   int32_t staleness;                /* dkfac_staleness; default fixed. */
-  int32_t statistics_interval;      /* Default 1. */
-  int32_t inverse_interval;         /* Default 1. */
+  int32_t statistics_interval;      /* 0: chosen by overhead (default). */
+  int32_t inverse_interval;         /* 0: chosen by overhead (default). */
+  double overhead;                  /* What K-FAC may add to a step; default 0.25 of it. */
   int32_t early_refreshes;          /* Default 1. */
   int32_t stagger_inverses;         /* Default 0. */
   int32_t delay_inverses;           /* Default 0. */
@@ -264,6 +265,9 @@ typedef struct dkfac_step_report {
   int64_t underflow;
   int64_t update_step, saturated;
   double kl_factor, damping, momentum;
+  int32_t statistics_interval, inverse_interval; /* In force from the next step on. */
+  int32_t intervals_chosen;                      /* 1: by the overhead, after this step. */
+  double overhead;                               /* Measured with them; 0: not yet. */
   double flops, flops_skipped;
   uint64_t bytes, bytes_skipped;
   int64_t scratch_growths;
@@ -279,8 +283,8 @@ typedef struct dkfac_curvature_settings {
   size_t struct_size;
   double damping;          /* 0: unchanged, as for the following. */
   double relative_damping; /* In place of damping; not both. */
-  int32_t statistics_interval;
-  int32_t inverse_interval;
+  /* -1: chosen by the overhead, from now on or again. */
+  int32_t statistics_interval, inverse_interval;
   int32_t micro_batches;
   double new_weight;
 } dkfac_curvature_settings;

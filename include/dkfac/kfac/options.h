@@ -115,11 +115,15 @@ struct DKFAC_API StatisticsOptions {
 /// When statistics and inverses are refreshed.
 struct DKFAC_API RefreshOptions {
   Staleness staleness = Staleness::fixed;
-  /// Steps between two refreshes of the statistics, and between two rebuilds of the inverses. >= 1.
-  /// Staleness::fixed only.
-  int statistics_interval = 1;
-  int inverse_interval = 1;
-  /// What K-FAC may add to the time of a step, as a fraction of the step without it. > 0
+  /// Steps between two refreshes of the statistics, and between two rebuilds of the inverses.
+  /// Staleness::fixed only. 0: chosen by `overhead` from what steps cost, which the object measures
+  /// from step 20 on (docs/math.md, "Intervals from a budget"); 10 and 50 until then. The choice is
+  /// rank 0's, is made again only where costs have changed twofold, and is part of the state: a run
+  /// that loads one measures nothing, and has equal bits. Other runs may choose otherwise.
+  int statistics_interval = 0;
+  int inverse_interval = 0;
+  /// What K-FAC may add to a step on average, as a fraction of the step without it. > 0. Only where
+  /// an interval is 0.
   double overhead = 0.25;
   /// Refreshes statistics in each of the first 10 steps, whatever the interval, and rebuilds
   /// inverses after the statistics 1, 2, 3, 5, 8, 12, 18, 27, ... (k, then 1.5 k rounded up) until
@@ -209,9 +213,10 @@ struct DKFAC_API CurvatureOptions {
 struct DKFAC_API CurvatureSettings {
   std::optional<double> damping = std::nullopt;           ///< > 0; from then on absolute.
   std::optional<double> relative_damping = std::nullopt;  ///< > 0; in place of the absolute one.
-  std::optional<int> statistics_interval = std::nullopt;  ///< >= 1
-  std::optional<int> inverse_interval = std::nullopt;     ///< >= 1
-  std::optional<int> micro_batches = std::nullopt;        ///< >= 1
+  /// >= 0; 0: chosen by the overhead, from now on or again.
+  std::optional<int> statistics_interval = std::nullopt;
+  std::optional<int> inverse_interval = std::nullopt;
+  std::optional<int> micro_batches = std::nullopt;  ///< >= 1
   /// In (0, 1]. Not where factors are kept as rows (StatisticsOptions::low_rank).
   std::optional<double> new_weight = std::nullopt;
   bool operator==(const CurvatureSettings&) const = default;

@@ -68,6 +68,13 @@ struct DKFAC_API StepReport : UpdateReport {
   std::int64_t saturated = 0;
   double kl_factor = 1;          ///< Factor of the KL clip in update_step.
   LaunchCounts preconditioning;  ///< Of all steps so far; zero on the host and without graphs.
+  /// Those in force from the next step on; 1 with Staleness::adaptive.
+  int statistics_interval = 0, inverse_interval = 0;
+  bool intervals_chosen = false;  ///< By RefreshOptions::overhead, after this step.
+  /// What K-FAC adds with them to a step on average, as a fraction of the step without it: of
+  /// processor time on the host, of time on a device. Rank 0's where they were chosen, then that of
+  /// this rank. 0 until 5 steps of each kind have been measured.
+  double overhead = 0;
   double damping = 0;  ///< lambda; 0 with a relative damping, and for first-order methods.
   double flops = 0;    ///< Spent on computing and inverting statistics, over all ranks.
   /// Bytes for collectives, and flops, that refreshing every statistic would have added to this

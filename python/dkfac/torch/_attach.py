@@ -14,7 +14,7 @@ from .._library import Error
 from . import _checks
 from ._model import ModelPreconditioner
 from ._options import Options, describe
-from ._settings import UnsetFloat, UnsetInt
+from ._settings import UnsetFloat
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -86,7 +86,7 @@ class Attached(ModelPreconditioner):
 
 @describe(Options)
 def attach(model: nn.Module, optimizer: torch.optim.Optimizer, damping: float = UnsetFloat(0.0), *,
-           statistics_interval: int = UnsetInt(1), inverse_interval: int = UnsetInt(1),
+           statistics_interval: int | None = None, inverse_interval: int | None = None,
            **options: Unpack[Options]) -> Attached:
     """Preconditions the gradients of `model` by K-FAC in front of every optimizer.step(). Returns the preconditioner;
     its detach() removes it. Collective where torch.distributed has several ranks, over which the gradients have to be
@@ -98,7 +98,9 @@ def attach(model: nn.Module, optimizer: torch.optim.Optimizer, damping: float = 
         gradient or a statistic that is not finite) is skipped.
     damping: lambda of (F + lambda I)^-1, where F is that of single samples, whatever the size of the batch. Default 0:
         each layer has its own, by the option relative_damping.
-    statistics_interval, inverse_interval: steps between two updates of the factors, and of the inverses. These and
+    statistics_interval, inverse_interval: steps between two updates of the factors, and of the inverses. None: the
+        smallest that keep what K-FAC adds to a step within `overhead`, by what the steps from the 20th on take; 10 and
+        50 until then. The choice is logged, is part of the state, and stays unless costs change twofold. These and
         either damping may be set between two steps, alike on all ranks, e.g. kfac.relative_damping *= 0.9 (an interval
         takes effect in the next forward pass).
     options: fields of Options, which describes each.

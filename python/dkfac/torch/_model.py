@@ -23,7 +23,7 @@ from ._progress import LeftGradients, gradients_of, lacking
 from ._recorder import Recorder
 from ._registered import Registered
 from ._settable import Settable, refuse_unknown
-from ._settings import Settings, UnsetFloat, UnsetInt, chosen_damping, made, said
+from ._settings import Settings, UnsetFloat, chosen_damping, interval, made, said
 from ._setup import BatchDim, GradScaler, Scaling, Setup
 from ._telling import Telling
 from ._tensors import device_struct, read
@@ -44,7 +44,7 @@ class ModelPreconditioner(Joins, Settable):
                  skip_layers: _checks.SkipLayers = (), batch_dim: BatchDim = 0, kinds: Collection[int] = ALL_KINDS,
                  scaling: Scaling | None = None, owned: Owned | None = None, graphs: bool = True,
                  damping: float = UnsetFloat(0.0), relative_damping: float = UnsetFloat(0.1),
-                 statistics_interval: int = UnsetInt(1), inverse_interval: int = UnsetInt(1),
+                 statistics_interval: int | None = None, inverse_interval: int | None = None,
                  dtype: torch.dtype | int | None = None,
                  settings: Settings | None = None, **options: Any) -> None:
         _checks.refuse_model(model)
@@ -63,8 +63,9 @@ class ModelPreconditioner(Joins, Settable):
         if dtype is None:
             wide = any(p.dtype == torch.float64 for p in model.parameters())
             dtype = torch.float64 if wide else torch.float32
-        given = {**chosen_damping(damping, relative_damping), "statistics_interval": statistics_interval,
-                 "inverse_interval": inverse_interval}
+        given = {**chosen_damping(damping, relative_damping),
+                 "statistics_interval": interval("statistics_interval", statistics_interval),
+                 "inverse_interval": interval("inverse_interval", inverse_interval)}
         self.options = curvature_options(
             **given, dtype=_checks.number_of(dtype), loss_reduction="sum", micro_batches=accumulation_steps or 1,
             **options)
@@ -118,6 +119,10 @@ class ModelPreconditioner(Joins, Settable):
 
     def _joined(self) -> ModelPreconditioner:
         return self
+
+    def _interval(self, name: str) -> int | None:
+        value = self._recorder.settings.values[name] or getattr(self.last_report, name, 0)
+        return int(value) or None
 
     # --- step ---------------------------------------------------------------------------------------------------------
 
@@ -234,8 +239,8 @@ class ModelPreconditioner(Joins, Settable):
 
     def summary(self) -> str:
         """What is done, in one line, which the first step with statistics logs: the share of the trained parameters
-        that has curvature and why the others have none, forms of factors, intervals, memory and the cost of that
-        step."""
+        that has curvature and why the others have none, forms of factors, intervals, memory and, once it is measured,
+        what it adds to a step."""
         return self._telling.summary(self._recorder)
 
     def reasons(self) -> dict[str, str]:

@@ -20,7 +20,7 @@ from ._join import Joins
 from ._model import ModelPreconditioner
 from ._options import Options, describe
 from ._settable import Settable, refuse_misspelt
-from ._settings import UnsetFloat, UnsetInt
+from ._settings import UnsetFloat
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -61,8 +61,8 @@ class KFAC(Joins, Settable, torch.optim.Optimizer):
     def __init__(self, model: nn.Module, lr: float, momentum: float = 0.9, weight_decay: float = 0.0,
                  nesterov: bool = False, *, update: Literal["momentum", "adamw"] = "momentum",
                  betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, params: Params | None = None,
-                 damping: float = UnsetFloat(0.0), statistics_interval: int = UnsetInt(1),
-                 inverse_interval: int = UnsetInt(1), **options: Unpack[Options]) -> None:
+                 damping: float = UnsetFloat(0.0), statistics_interval: int | None = None,
+                 inverse_interval: int | None = None, **options: Unpack[Options]) -> None:
         _refuse_unused(update, {"momentum": {"momentum": (momentum, 0.9), "nesterov": (nesterov, False),
                                              "kl_clip": (options.get("kl_clip", 0.0), 0.0)},
                                 "adamw": {"betas": (tuple(betas), (0.9, 0.999)), "eps": (eps, 1e-8)}})

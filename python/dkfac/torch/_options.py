@@ -107,6 +107,9 @@ class Options(CommonOptions, total=False):
     Default "auto": "gradient"; with kl_clip "none"."""
     grad_worker_fraction: float
     """Fraction of the ranks that hold the inverses of a layer; 0 is one rank. Default 0.0."""
+    overhead: float
+    """What K-FAC may add to a step on average, as a fraction of the step without it: of processor time, or on a CUDA
+    device of time. Chooses the intervals that are None. Default 0.25."""
     bucket_bytes: int
     """A reduction starts once about as many bytes are pending. Default 4194304."""
 

@@ -13,7 +13,6 @@ from .._library import DataError, Error, integer
 from .._preconditioner import Preconditioner
 from . import _capture, _checks, _compiled, _messages, _scalers
 from ._batch import Candidate, choose, rows_of
-from ._clock import Clock
 from ._consistency import UNRECORDED, Consistency
 from ._count import Count
 from ._gradients import WIDE, any_nonzero
@@ -34,7 +33,7 @@ class Recorder:
     def __init__(self, setup: Setup, settings: Settings, layers: ModelLayers,
                  make: Callable[[], Preconditioner]) -> None:
         self.setup, self.settings, self.layers, self._make = setup, settings, layers, make
-        self.passes, self.clock = Passes(), Clock()
+        self.passes = Passes()
         self.uncaught = Uncaught(self.passes)
         self.joining = Joining(setup)
         self.count = Count(setup.accumulation_steps, setup.comm.size)
@@ -88,8 +87,7 @@ class Recorder:
     def build(self) -> Registered:
         """Registers the layers as the first pass has used them; collective over the ranks."""
         self.layers.settle()
-        with self.clock.aside():
-            registered = self.register()
+        registered = self.register()
         if self.pending is not None:
             try:
                 registered.compare(self.pending)
@@ -129,8 +127,7 @@ class Recorder:
             one.reason = reason
 
     def _search(self, tensors: Sequence[object], whole: bool) -> None:
-        with self.clock.aside():
-            found = self.consistency.search(tensors, whole)
+        found = self.consistency.search(tensors, whole)
         self._give_up_all(found)
 
     def _give_up_all(self, found: Mapping[Layer, str]) -> None:
@@ -149,7 +146,6 @@ class Recorder:
         _compiled.refuse()
         if _compiled.makes_graph():
             return
-        self.clock.begin()
         _checks.refuse_pass(model)
         self.joining.enter(model)
         _checks.refuse_place(self.setup, self.layers.watched)
@@ -234,8 +230,7 @@ class Recorder:
         if self.passes.scale is not None:
             use.made_in.loss_scale = self.passes.scale
         grad = grad.detach() if grad.requires_grad else grad
-        with self.clock.aside():
-            self.consistency.arrived(use, grad)
+        self.consistency.arrived(use, grad)
         self.passes.join(use.made_in)
         if self.joining.active:
             self.joining.deferred.append((use, grad))
@@ -334,8 +329,7 @@ class Recorder:
                 if registered.records.count(layer) == 0:
                     self.consistency.lacks(layer)
                 registered.records.fill(layer, self.joining.ranks, self.joining.without_data)
-        with self.clock.aside():
-            self.consistency.check(self.setup, self.joining.ranks)
+        self.consistency.check(self.setup, self.joining.ranks)
 
     def record_deferred(self, registered: Registered) -> None:
         deferred, self.joining.deferred = self.joining.deferred, []
@@ -351,7 +345,6 @@ class Recorder:
         self.consistency.restart()
 
     def end_step(self) -> None:
-        self.clock.end_step()
         _capture.deactivate(self)
         if self.registered is not None:
             self.registered.records.clear()

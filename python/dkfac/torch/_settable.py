@@ -37,21 +37,23 @@ class Settable:
         self._joined()._recorder.settings.set("relative_damping", value)
 
     @property
-    def statistics_interval(self) -> int:
-        """Steps between two updates of the factors; the next forward pass uses it."""
-        return int(self._joined()._recorder.settings.values["statistics_interval"])
+    def statistics_interval(self) -> int | None:
+        """Steps between two updates of the factors, as in force; None before the first step where `overhead` chooses.
+        The next forward pass uses what is set; None: `overhead` chooses, from now on or again."""
+        return self._joined()._interval("statistics_interval")
 
     @statistics_interval.setter
-    def statistics_interval(self, value: int) -> None:
+    def statistics_interval(self, value: int | None) -> None:
         self._joined()._recorder.settings.set("statistics_interval", value)
 
     @property
-    def inverse_interval(self) -> int:
-        """Steps between two updates of the inverses; the next forward pass uses it."""
-        return int(self._joined()._recorder.settings.values["inverse_interval"])
+    def inverse_interval(self) -> int | None:
+        """Steps between two updates of the inverses, as in force; None before the first step where `overhead` chooses.
+        The next forward pass uses what is set; None: `overhead` chooses, from now on or again."""
+        return self._joined()._interval("inverse_interval")
 
     @inverse_interval.setter
-    def inverse_interval(self, value: int) -> None:
+    def inverse_interval(self, value: int | None) -> None:
         self._joined()._recorder.settings.set("inverse_interval", value)
 
     @property

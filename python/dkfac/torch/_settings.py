@@ -32,28 +32,36 @@ class Settings:
         self.explicit = explicit  # Names of those that the caller has passed.
         self.values: dict[str, Any] = dict(arguments)
         self.applied: dict[str, Any] = dict(arguments)
+        self._asked: set[str] = set()  # Intervals that are to be chosen, also those that were before.
 
     def set(self, name: str, value: Any) -> None:
+        asked = value is None
         value = setting(name, value)
         if name in DAMPINGS:
             self.values.update((other, 0.0) for other in DAMPINGS if other in self.values)
         self.values[name] = value
+        if asked:
+            self._asked.add(name)
 
     def refresh(self) -> None:
         """Computes the values, where something else than the user does."""
 
     def apply(self, library: Preconditioner, force: bool = False) -> None:
         """Passes changed settings on."""
-        if self.values != self.applied or force:
-            library.set_curvature(**_in_force(self.values))
+        if self.values != self.applied or force or self._asked:
+            # To name an interval that is chosen asks for another choice.
+            library.set_curvature(**{name: value for name, value in self.values.items()
+                                     if value or (name not in DAMPINGS and
+                                                  (force or name in self._asked or self.applied[name]))})
             self.applied = dict(self.values)
+            self._asked.clear()
 
     def apply_in_step(self, library: Preconditioner) -> None:
         """The intervals wait for the next pass."""
         values = {name: self.applied[name] if name.endswith("_interval") else value
                   for name, value in self.values.items()}
         if self.applied != values:
-            library.set_curvature(**_in_force(values))
+            library.set_curvature(**{name: value for name, value in values.items() if value})
             self.applied = values
 
     def say(self) -> dict[str, Any]:
@@ -79,10 +87,6 @@ class Settings:
         self.values, self.arguments = values, arguments
 
 
-def _in_force(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value or name not in DAMPINGS}
-
-
 def chosen_damping(damping: float, relative_damping: float) -> dict[str, float]:
     """The two as options of the library, of which the caller gives one at most."""
     if isinstance(relative_damping, Unset):
@@ -106,3 +110,8 @@ def said(values: Mapping[str, Any], sign: str = " ") -> str:
     """The damping that is in force: "relative_damping 0.1"."""
     name = "damping" if values["damping"] else "relative_damping"
     return f"{name}{sign}{values[name]:g}"
+
+
+def interval(name: str, value: Any) -> int:
+    """The argument for an interval as the option of the library: None is 0, which it chooses."""
+    return UnsetInt(0) if value is None else int(setting(name, value))

@@ -5,15 +5,14 @@ import collections
 import logging
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 
 from .. import _structs as c
-from .._preconditioner import StepReport
+from .._preconditioner import INTERVALS, StepReport
 from ._consistency import level_of_caller
-from ._cost import Cost
 from ._coverage import Coverage, coverage_of, number
 from ._find import CLASSES
 from ._recorder import Recorder
@@ -69,11 +68,13 @@ def _every(interval: int) -> str:
 
 
 class Telling:
-    """Remembers what was said. Rank 0 speaks for all."""
+    """Remembers what was said, and the last report. Rank 0 speaks for all."""
 
     def __init__(self, options: c.CurvatureOptions) -> None:
         self._adaptive = options.staleness != c.STALENESS["fixed"]
-        self._cost = Cost(timed=not self._adaptive and not options.stagger_inverses)
+        self._options = options
+        self._flops = 0.0
+        self._report: StepReport | None = None
         self._rejected = 0  # The last steps, in a row.
 
     def step(self, recorder: Recorder, report: StepReport) -> None:
@@ -84,13 +85,14 @@ class Telling:
             _warn(_rejection(recorder, report))
         if report.rejected:
             return
-        if recorder.setup.device.type == "cpu":  # Elsewhere the host does not wait.
-            self._cost.add(report, recorder.clock.seconds())
+        before, self._report = self._report, report
+        if report.intervals_chosen and before is not None and speaks:
+            _logger.info("[dkfac] %s", _choice(recorder, before, report, self._options.overhead))
         nothing = not recorder.layers.curved()  # Then no step has statistics.
         if registered is None or registered.told or not (report.statistics_refreshed or nothing):
             return
         registered.told = True
-        self._cost.flops = report.flops
+        self._flops = report.flops
         if speaks:
             _logger.info("[dkfac] %s", self.summary(recorder))
             text = _small(coverage_of(recorder.layers, recorder.setup.comm.size == 1))
@@ -108,13 +110,38 @@ class Telling:
             parts.append(f"without: {found.reasons()}")
         if found.frozen:
             parts.append(f"{number(found.frozen)} are frozen")
-        rule = "at adaptive intervals" if self._adaptive else _every(settings["statistics_interval"])
-        parts.append(f"{said(settings)}, statistics {rule}, inverses "
-                     + ("with them" if self._adaptive else _every(settings["inverse_interval"])))
+        parts.append(f"{said(settings)}, {self._intervals(settings)}")
         if table:
             parts.append(_memory(table, comm.rank, comm.size))
-            parts.append(self._cost.text(recorder.settings.applied))
+            parts.append(self._cost())
         return ". ".join(parts)
+
+    def _intervals(self, settings: Mapping[str, float]) -> str:
+        if self._adaptive:
+            return "statistics at adaptive intervals, inverses with them"
+        parts = []
+        for what, name in zip(("statistics", "inverses"), INTERVALS):
+            interval = settings[name] or getattr(self._report, name, 0)
+            parts.append(f"{what} {_every(int(interval)) if interval else 'at an interval'}"
+                         + ("" if settings[name] else f" (by overhead={self._options.overhead:g})"))
+        return ", ".join(parts)
+
+    def _cost(self) -> str:
+        text = f"cost: {number(self._flops)}FLOP of statistics and inverses when they are due"
+        adds = self._report.overhead if self._report is not None else 0
+        return f"{text}; K-FAC adds {adds:.2f} to a step on average" if adds else text
+
+
+def _choice(recorder: Recorder, before: StepReport, now: StepReport, overhead: float) -> str:
+    chosen, given = (now.statistics_interval, now.inverse_interval), recorder.settings.values
+    free = [name for name in INTERVALS if not given[name]]
+    first = ", ".join(f"{name}={getattr(before, name)}" for name in free)
+    then = " and ".join(f"{name} = {getattr(now, name)}" for name in free)
+    above = "" if now.overhead <= overhead else (
+        f", more than overhead={overhead:g}, which no intervals keep: name layers in skip_layers, or enlarge the batch")
+    return (f"from step {now.step + 1} on statistics {_every(chosen[0])}, inverses {_every(chosen[1])}, by which K-FAC "
+            f"adds {now.overhead:.2f} to a step{above}. The same run again: {first} in place of overhead, and {then} "
+            f"after step {now.step}")
 
 
 def _small(found: Coverage) -> str | None:

@@ -27,10 +27,14 @@ constexpr int kTurn = 5;
 /// only a few percent.
 constexpr double kLossRoom = 1.1;
 
-/// Leaves out early refreshes and, so that the intervals of --cycle hold, schedules.
+/// Leaves out early refreshes, choices of intervals, for which steps are too few, and, so that the
+/// intervals of --cycle hold, schedules.
 Config without_schedules(Config config, const std::vector<int>& cycle) {
   config = Config(phases_of(config).front().config);  // Steps of the first phase.
-  config.optimizer.options.kfac.curvature.refresh.early_refreshes = false;
+  kfac::RefreshOptions& refresh = config.optimizer.options.kfac.curvature.refresh;
+  refresh.early_refreshes = false;
+  refresh.statistics_interval = std::max(refresh.statistics_interval, 1);
+  refresh.inverse_interval = std::max(refresh.inverse_interval, 1);
   if (cycle.empty()) return config;
   config.optimizer.damping_schedule = DampingSchedule::constant;
   config.optimizer.interval_schedule = IntervalSchedule::constant;

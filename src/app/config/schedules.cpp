@@ -85,8 +85,12 @@ double damping(const Config& config, const Clocks& at) {
 kfac::CurvatureSettings curvature_settings(const Config& config, const Clocks& at) {
   const OptimizerConfig& o = config.optimizer;
   const kfac::CurvatureOptions& c = o.curvature();
-  kfac::CurvatureSettings settings{.statistics_interval = c.refresh.statistics_interval,
-                                   .inverse_interval = c.refresh.inverse_interval};
+  // Intervals that are chosen stay as they are: to name them asks for another choice.
+  const auto given = [](int interval) {
+    return interval > 0 ? std::optional(interval) : std::nullopt;
+  };
+  kfac::CurvatureSettings settings{.statistics_interval = given(c.refresh.statistics_interval),
+                                   .inverse_interval = given(c.refresh.inverse_interval)};
   if (const double lambda = damping(config, at); lambda > 0)
     settings.damping = lambda;
   else

@@ -82,27 +82,34 @@ void check_curvature(const Config& config) {
   DKFAC_CHECK(c.statistics.operand != DType::f64 || master_type(config) == DType::f64,
               "[config] optimizer.operand = \"f64\" needs run.precision = \"f64\", and it is \"",
               config.run.precision, "\"; change one of them");
+  DKFAC_CHECK(
+      config.optimizer.interval_schedule == IntervalSchedule::constant ||
+          (c.refresh.statistics_interval > 0 && c.refresh.inverse_interval > 0),
+      "[config] optimizer.interval_schedule = \"ramp\" needs both ends of its intervals, and "
+      "optimizer.statistics_interval = ",
+      c.refresh.statistics_interval,
+      " and optimizer.inverse_interval = ", c.refresh.inverse_interval,
+      ", where 0 is chosen by optimizer.overhead; set both, or leave the schedule out");
   if (c.inverse.method == kfac::InverseMethod::ekfac) {
     DKFAC_CHECK(
         c.refresh.staleness == kfac::Staleness::fixed,
         "[config] optimizer.inverse_method = \"ekfac\" refreshes both statistics of a layer in one "
         "step, and optimizer.staleness is \"adaptive\"; use \"fixed\"");
+    const int least = std::max(c.refresh.statistics_interval, 1);
     DKFAC_CHECK(
-        c.refresh.inverse_interval > c.refresh.statistics_interval,
+        c.refresh.inverse_interval == 0 || c.refresh.inverse_interval > least,
         "[config] optimizer.inverse_method = \"ekfac\" forgets its scales with each rebuild, and "
         "optimizer.inverse_interval = ",
-        c.refresh.inverse_interval,
-        " is not more than optimizer.statistics_interval = ", c.refresh.statistics_interval,
+        c.refresh.inverse_interval, " is not more than optimizer.statistics_interval = ", least,
         "; raise it, or use \"eigen\"");
     // Between both ends of a ramp the intervals keep their order.
     const kfac::CurvatureSettings first = curvature_settings(config, 0, 0);
     DKFAC_CHECK(
-        *first.inverse_interval > *first.statistics_interval,
+        !first.inverse_interval || first.inverse_interval > first.statistics_interval,
         "[config] optimizer.inverse_method = \"ekfac\" forgets its scales with each rebuild, and "
         "optimizer.first_inverse_interval = ",
-        *first.inverse_interval,
-        " is not more than optimizer.first_statistics_interval = ", *first.statistics_interval,
-        "; raise it, or use \"eigen\"");
+        *first.inverse_interval, " is not more than optimizer.first_statistics_interval = ",
+        first.statistics_interval.value_or(1), "; raise it, or use \"eigen\"");
   }
   DKFAC_CHECK(
       config.optimizer.options.kfac.momentum_rule != optim::MomentumRule::paper ||
@@ -169,6 +176,22 @@ void check_equal_groups(const std::vector<Phase>& phases) {
   }
 }
 
+// An interval that is chosen in one phase and given in another would end a choice, or begin one.
+void check_equally_chosen(const std::vector<Phase>& phases) {
+  const auto refresh = [](const Phase& p) { return p.config.optimizer.curvature().refresh; };
+  const kfac::RefreshOptions first = refresh(phases.front());
+  for (std::size_t i = 1; i < phases.size(); ++i) {
+    const kfac::RefreshOptions now = refresh(phases[i]);
+    DKFAC_CHECK((now.statistics_interval == 0) == (first.statistics_interval == 0) &&
+                    (now.inverse_interval == 0) == (first.inverse_interval == 0),
+                "[config] phase ", i + 1,
+                " has optimizer.statistics_interval = ", now.statistics_interval,
+                " and optimizer.inverse_interval = ", now.inverse_interval, ", and phase 1 has ",
+                first.statistics_interval, " and ", first.inverse_interval,
+                "; an interval of 0, which optimizer.overhead chooses, is 0 in all phases");
+  }
+}
+
 }  // namespace
 
 void validate(const Config& config) {
@@ -185,6 +208,7 @@ void validate(const Config& config) {
     }
   }
   check_equal_groups(phases);
+  if (config.optimizer.has_curvature()) check_equally_chosen(phases);
 }
 
 DType master_type(const Config& config) noexcept {

@@ -118,6 +118,9 @@ std::string curvature_json(const kfac::StepReport& report, const CurvatureResult
     inverses[kStages.at(i)] = static_cast<std::int64_t>(result.inverses.at(i));
   const ordered_json json = {{"kl_factor", number_or_null(report.kl_factor)},
                              {"without_inverse", report.without_inverse},
+                             {"statistics_interval", report.statistics_interval},
+                             {"inverse_interval", report.inverse_interval},
+                             {"overhead", number_or_null(report.overhead)},
                              {"bytes_skipped", report.bytes_skipped},
                              {"flops", number_or_null(report.flops)},
                              {"flops_skipped", number_or_null(report.flops_skipped)},

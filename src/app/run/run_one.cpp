@@ -147,6 +147,18 @@ class Run {
                     << std::endl;
   }
 
+  void say_choice(const kfac::StepReport& report) {
+    progress_->clear();
+    terminal_.out << fmt::format(
+                         "step {}: from the next one on statistics every {} and inverses every {} "
+                         "steps, by which K-FAC adds {:.2f} to a step; other runs have them from "
+                         "the start with optimizer.statistics_interval = {} and "
+                         "optimizer.inverse_interval = {}",
+                         report.step, report.statistics_interval, report.inverse_interval,
+                         report.overhead, report.statistics_interval, report.inverse_interval)
+                  << std::endl;
+  }
+
   TrainHooks hooks() {
     TrainHooks hooks;
     hooks.stop_requested = stop_requested;
@@ -165,7 +177,9 @@ class Run {
     hooks.on_warning = [this](const std::string& text) { print_warnings({text}, terminal_); };
     hooks.on_log = [this](const StepRecord& record) { folder_->add_step(record); };
     hooks.on_step = [this](const StepRecord& record) {
-      if (progress_) progress_->step(record);
+      if (!progress_) return;
+      progress_->step(record);
+      if (record.report.intervals_chosen) say_choice(record.report);
     };
     hooks.on_epoch = [this, first = true](const RunResult& result) mutable {
       folder_->add_epoch(result);

@@ -97,8 +97,10 @@ Curvature::Curvature(Context& ctx, std::shared_ptr<comm::Communicator> comm,
     : layers_(ctx, std::move(comm), std::move(options)),
       recorder_(layers_, context),
       rebuilds_(layers_),
-      decisions_(layers_) {
+      decisions_(layers_),
+      chooser_(layers_) {
   layers_.options.validate();
+  chooser_.start();
 }
 
 void Curvature::add_layer(std::string name, LayerSpec spec) {
@@ -125,6 +127,7 @@ void Curvature::prepare(const comm::WorkerGrid& grid, std::int64_t trailer) {
   recorder_.prepare(trailer);
   rebuilds_.prepare();
   decisions_.prepare();
+  chooser_.prepare();
 }
 
 void Curvature::assign_owners() {
@@ -146,10 +149,7 @@ void Curvature::assign_owners() {
 bool Curvature::set_curvature(const CurvatureSettings& settings) {
   const CurvatureOptions& now = options();
   CurvatureOptions changed = now;
-  changed.refresh.statistics_interval =
-      settings.statistics_interval.value_or(now.refresh.statistics_interval);
-  changed.refresh.inverse_interval =
-      settings.inverse_interval.value_or(now.refresh.inverse_interval);
+  changed.refresh = chooser_.with(settings);
   changed.statistics.micro_batches = settings.micro_batches.value_or(now.statistics.micro_batches);
   changed.statistics.new_weight = settings.new_weight.value_or(now.statistics.new_weight);
   choose_damping(settings, changed);
@@ -160,8 +160,10 @@ bool Curvature::set_curvature(const CurvatureSettings& settings) {
   const bool same_records =
       same_intervals && changed.statistics.micro_batches == now.statistics.micro_batches;
   const bool same_weight = changed.statistics.new_weight == now.statistics.new_weight;
-  if (same_records && same_weight && damping == now.damping && relative == now.relative_damping)
+  if (same_records && same_weight && damping == now.damping && relative == now.relative_damping) {
+    chooser_.set(settings);  // Which may ask for another choice.
     return false;
+  }
   for (const Statistic& s : layers_.statistics)
     DKFAC_CHECK(same_records || s.records == 0, "[set_curvature] comes after the record of '",
                 s.name,
@@ -173,8 +175,9 @@ bool Curvature::set_curvature(const CurvatureSettings& settings) {
   changed.validate();
   changed.damping = now.damping;
   changed.relative_damping = now.relative_damping;
+  changed.refresh = now.refresh;
   layers_.options = std::move(changed);
-  if (!same_intervals) layers_.schedule.configure(options());
+  chooser_.set(settings);
   change_damping(damping, relative);
   return !same_intervals;
 }
@@ -228,6 +231,7 @@ void Curvature::visit_state(StateVisitor& visitor) {
   rebuilds_.finish();
   std::vector<std::string> names;
   for (const Statistic& s : layers_.statistics) names.push_back(s.name);
+  chooser_.visit_state(visitor);
   layers_.schedule.visit_state(visitor, names);
   recorder_.visit_state(visitor);
   for (Statistic& s : layers_.statistics) visit_statistic(visitor, s);
@@ -257,6 +261,7 @@ void Curvature::request() {
   rebuilds_.request();
   recorder_.request();
   decisions_.request(recorder_);
+  chooser_.request();
 }
 
 void Curvature::require_no_failure(const comm::AgreedFlags& agreed) {
@@ -275,11 +280,13 @@ void Curvature::collect(const comm::AgreedFlags& agreed, StepReport& report) {
 
 bool Curvature::update(StepReport& report) {
   if (layers_.schedule.any_due()) update_averages(report);
+  const Metered metered(layers_.meter, StepPart::inverses);
   return rebuilds_.refresh(report);
 }
 
 void Curvature::update_averages(StepReport& report) {
   const ActivityTimer timer(report.seconds.update), part(report.seconds.average);
+  const Metered metered(layers_.meter, StepPart::statistics);
   for (StatisticId id = 0; id < layers_.ids(); ++id) {
     if (!layers_.due(id) || !layers_.averaged_here(id)) continue;
     Statistic& s = layers_.statistic(id);
@@ -319,6 +326,7 @@ void Curvature::finish(const StepAgreement& agreement, StepReport& report) {
   if (accepted) add_work(layers_, report);
   recorder_.finish(accepted, report);
   report_statistics(agreement, report);
+  chooser_.finish(accepted, report);
 }
 
 /// Ends the step of the schedule, and reports it.

@@ -17,6 +17,7 @@
 #include "comm/collective/flag_message.h"
 #include "comm/collective/worker_grid.h"
 #include "kfac/curvature/decisions.h"
+#include "kfac/curvature/interval_chooser.h"
 #include "kfac/curvature/layer_table.h"
 #include "kfac/curvature/rebuilds.h"
 #include "kfac/curvature/recorder.h"
@@ -62,6 +63,14 @@ class Curvature {
   /// Visits averages, inverses and the schedule, without the options; between two steps.
   void visit_state(StateVisitor& visitor);
 
+  /// What ranks have to agree on beside the options.
+  [[nodiscard]] std::string agreed_text() const { return chooser_.text(); }
+  [[nodiscard]] StepMeter& meter() { return layers_.meter; }
+  /// What the coming step does.
+  [[nodiscard]] StepKind step_kind() const {
+    return {.statistics = layers_.schedule.any_due(), .inverses = layers_.schedule.rebuilt_part()};
+  }
+
   [[nodiscard]] Recorder& recorder() { return recorder_; }
   [[nodiscard]] const Recorder& recorder() const { return recorder_; }
 
@@ -92,7 +101,10 @@ class Curvature {
   /// replaced in place.
   void precondition(std::span<const LayerDirection> layers, ProductBatch& batch);
   /// Rebuilds::refresh_delayed(); for steps that have updated.
-  void refresh_delayed(StepReport& report) { rebuilds_.refresh_delayed(report); }
+  void refresh_delayed(StepReport& report) {
+    const Metered metered(layers_.meter, StepPart::inverses);
+    rebuilds_.refresh_delayed(report);
+  }
   /// Ends the step.
   void finish(const StepAgreement& agreement, StepReport& report);
 
@@ -108,6 +120,7 @@ class Curvature {
   Recorder recorder_;
   Rebuilds rebuilds_;
   Decisions decisions_;
+  IntervalChooser chooser_;
   std::vector<StatisticReport> reports_;
   std::vector<LayerGradient> gradients_;  ///< Of precondition().
   double precondition_seconds_ = 0;       ///< Of this step.

@@ -8,7 +8,10 @@ namespace dkfac::kfac {
 
 LayerTable::LayerTable(Context& context, std::shared_ptr<comm::Communicator> communicator,
                        CurvatureOptions curvature_options)
-    : ctx(context), comm(std::move(communicator)), options(std::move(curvature_options)) {}
+    : ctx(context),
+      comm(std::move(communicator)),
+      options(std::move(curvature_options)),
+      meter(make_step_meter(context.device().is_cuda())) {}
 
 int LayerTable::checked(LayerId id, const char* operation) const {
   const int index = static_cast<int>(id);

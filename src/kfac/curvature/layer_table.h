@@ -12,6 +12,7 @@
 #include "kfac/curvature/block.h"
 #include "kfac/curvature/statistic.h"
 #include "kfac/schedule/refresh_schedule.h"
+#include "kfac/schedule/step_meter.h"
 
 namespace dkfac::kfac {
 
@@ -29,6 +30,7 @@ struct LayerTable {
       blocks;  ///< Added before; then their owners are set.
   std::vector<Statistic> statistics;
   RefreshSchedule schedule;
+  StepMeter meter;  ///< Of the steps on this rank.
 
   [[nodiscard]] int layers() const { return static_cast<int>(blocks.size()); }
   [[nodiscard]] CurvatureBlock& layer(int index) { return *blocks[index_of(index)]; }

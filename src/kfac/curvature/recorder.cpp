@@ -62,6 +62,7 @@ void Recorder::record(LayerId id, Stream stream, const LayerRecord& record) {
   double norms = 0;  // Has no seconds of its own.
   {
     const ActivityTimer timer(seconds_.statistics, "statistics");
+    const Metered metered(layers_.meter, StepPart::statistics);
     const ActivityTimer part(record.kind == StatisticKind::a   ? seconds_.statistics_a
                              : record.kind == StatisticKind::g ? seconds_.statistics_g
                                                                : norms);

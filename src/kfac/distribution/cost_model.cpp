@@ -12,6 +12,7 @@
 #include "core/shared/index.h"
 #include "kfac/inverse/apply_factor.h"
 #include "kfac/inverse/robust_inverse.h"
+#include "kfac/schedule/budget.h"
 
 namespace dkfac::kfac {
 namespace {
@@ -113,9 +114,8 @@ double layer_seconds(const CostModel& model, const LayerSpec& spec, const Curvat
   if (!has_factors(spec)) return 0;
   const FactorPlan a = plan_a(spec, options, device), g = plan_g(spec, options, device);
   const double refresh = refresh_seconds(model, a) + refresh_seconds(model, g);
-  // Without a new statistic nothing is rebuilt.
-  const int life = std::max(options.refresh.inverse_interval, options.refresh.statistics_interval);
-  return refresh / life + apply_seconds(model, a, g.dim) + apply_seconds(model, g, a.dim);
+  return refresh / rebuild_interval(options.refresh) + apply_seconds(model, a, g.dim) +
+         apply_seconds(model, g, a.dim);
 }
 
 LinearCost fit_cost(std::span<const CostSample> samples) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kfac/inverse/small_groups.h"
+#include "kfac/schedule/budget.h"
 #include "kfac/statistics/diagonal_statistic.h"
 
 namespace dkfac::kfac {
@@ -26,7 +27,7 @@ Rows rows_of(const LayerSpec& spec, WeightSharing sharing) {
 double inverse_life(const CurvatureOptions& options) {
   if (options.refresh.staleness == Staleness::adaptive)
     return static_cast<double>(kAdaptiveInterval);
-  return std::max(options.refresh.inverse_interval, options.refresh.statistics_interval);
+  return rebuild_interval(options.refresh);
 }
 
 double cost_over_life(const FactorPlan& plan, std::int64_t columns, double steps) {

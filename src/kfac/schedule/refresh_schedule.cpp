@@ -90,6 +90,21 @@ bool RefreshSchedule::rebuild_due(int statistic) const {
   return e.inverted && (e.stale || due(statistic)) && inverse_step(statistic);
 }
 
+double RefreshSchedule::rebuilt_part() const {
+  double due = 0, all = 0;
+  for (int i = 0; i < size(); ++i) {
+    const RefreshEntry& e = entry(i);
+    const double work = e.inverted ? e.inverse_flops : 0;
+    all += work;
+    due += rebuild_due(i) ? work : 0;
+  }
+  return all > 0 ? due / all : 0;
+}
+
+bool RefreshSchedule::has_inverses() const {
+  return std::ranges::any_of(entries_, &RefreshEntry::inverted);
+}
+
 void RefreshSchedule::describe(int statistic, StatisticReport& report) const {
   const RefreshEntry& e = entry(statistic);
   report.interval = interval(statistic);

@@ -60,6 +60,10 @@ class RefreshSchedule {
   [[nodiscard]] bool any_due() const;
   /// Whether its inverse is rebuilt in the coming step, after the refresh of the due statistics.
   [[nodiscard]] bool rebuild_due(int statistic) const;
+  /// Part of the work of rebuilding all inverses that the coming step does, in [0, 1].
+  [[nodiscard]] double rebuilt_part() const;
+  /// Whether there are inverses to rebuild.
+  [[nodiscard]] bool has_inverses() const;
   /// Steps from the last refresh of the statistic to the next one.
   [[nodiscard]] std::int64_t interval(int statistic) const;
   /// Fills interval, age and drift, as of the last accepted step.

@@ -73,11 +73,16 @@ void for_each_field(Options& options, Visit&& visit) {
       {"refresh.staleness", "statistics at fixed intervals, or each at one that follows its drift"},
       NamedValues<Staleness>(kStalenesses));
   visit(statistics_interval,
-        {"refresh.statistics_interval", "steps between two refreshes of the statistics",
-         count_from(1), "staleness", "fixed"});
-  visit(inverse_interval,
-        {"refresh.inverse_interval", "steps between two refreshes of the inverses", count_from(1),
+        {"refresh.statistics_interval",
+         "steps between two refreshes of the statistics; 0: chosen by overhead", count_from(0),
          "staleness", "fixed"});
+  visit(inverse_interval, {"refresh.inverse_interval",
+                           "steps between two refreshes of the inverses; 0: chosen by overhead",
+                           count_from(0), "staleness", "fixed"});
+  visit(overhead,
+        {"refresh.overhead",
+         "what K-FAC may add to a step, as a fraction of it: chooses intervals that are 0",
+         above(0), "staleness", "fixed"});
   visit(early_refreshes,
         {"refresh.early_refreshes",
          "statistics in each of the first ten steps, inverses at growing distances",

@@ -146,8 +146,11 @@ TEST(ConfigInput, NamesTheKeysOfValuesThatDoNotFitEachOther) {
   EXPECT_TRUE(says(refusal(data + "data.crop_resized = 100\n"),
                    {"data.image_size = 224", "data.crop_resized = 100"}));
   EXPECT_TRUE(says(refusal("", {"optimizer.operand=f64"}), {"optimizer.operand", "run.precision"}));
-  EXPECT_TRUE(says(refusal("", {"optimizer.inverse_method=ekfac"}),
+  EXPECT_TRUE(says(refusal("", {"optimizer.inverse_method=ekfac", "optimizer.inverse_interval=1"}),
                    {"optimizer.inverse_method", "optimizer.inverse_interval = 1"}));
+  EXPECT_TRUE(says(refusal("", {"optimizer.interval_schedule=ramp"}),
+                   {"optimizer.interval_schedule", "optimizer.statistics_interval = 0",
+                    "optimizer.inverse_interval = 0"}));
   EXPECT_TRUE(says(refusal("", {"optimizer.inverse_method=ekfac", "optimizer.staleness=adaptive"}),
                    {"optimizer.inverse_method", "optimizer.staleness"}));
   EXPECT_TRUE(

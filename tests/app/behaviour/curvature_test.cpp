@@ -41,7 +41,8 @@ kfac::CurvatureSettings lambda_and_intervals(double damping, int statistics, int
 }
 
 TEST(CurvatureSchedule, IsConstantUnlessAsked) {
-  const Config config = parse_keys({"optimizer.damping=0.03", "optimizer.inverse_interval=7"});
+  const Config config = parse_keys({"optimizer.damping=0.03", "optimizer.statistics_interval=1",
+                                    "optimizer.inverse_interval=7"});
   EXPECT_FALSE(has_curvature_schedule(config));
   for (const std::int64_t step : {0, 1, 1000})
     EXPECT_EQ(curvature_settings(config, 2.5, step), (lambda_and_intervals(0.03, 1, 7)));
@@ -136,9 +137,10 @@ TEST(CurvatureKeys, OfARampWithEkfacKeepTheScalesFromTheFirstStepOn) {
 // A key counts when all the choices count that lead to it.
 TEST(CurvatureKeys, ApplyThroughAChainOfChoices) {
   const Key& ramp = *find_key("optimizer.interval_ramp_steps");
-  EXPECT_TRUE(applies(ramp, parse_keys({"optimizer.interval_schedule=ramp"})));
+  Config adaptive = parse_keys({"optimizer.interval_schedule=ramp",
+                                "optimizer.statistics_interval=2", "optimizer.inverse_interval=4"});
+  EXPECT_TRUE(applies(ramp, adaptive));
   EXPECT_FALSE(applies(ramp, parse_keys({})));
-  Config adaptive = parse_keys({"optimizer.interval_schedule=ramp"});
   adaptive.optimizer.options.kfac.curvature.refresh.staleness = kfac::Staleness::adaptive;
   EXPECT_FALSE(applies(ramp, adaptive));
   adaptive.optimizer.options.kfac.curvature.refresh.staleness = kfac::Staleness::fixed;

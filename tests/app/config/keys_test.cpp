@@ -84,18 +84,20 @@ std::string other_value(const Key& key, const Config& defaults) {
   return "";
 }
 
-/// A setting without which the other value of a key is refused.
-std::string needed_for(const std::string& path) {
-  if (path == "lr.start") return "lr.end=5";
-  if (path == "model.width") return "model.name=resnet20";
-  if (path.ends_with("tf32")) return "run.device=cuda";
-  if (path == "augment.erase_min_area") return "augment.erase_max_area=1";
-  if (path == "run.tta") return "data.name=synthetic-photos";  // Crops are of photographs.
-  if (path == "lr.batch_scaling") return "lr.base_batch=1";
+/// Settings without which the other value of a key is refused.
+std::vector<std::string> needed_for(const std::string& path) {
+  if (path == "lr.start") return {"lr.end=5"};
+  if (path == "model.width") return {"model.name=resnet20"};
+  if (path.ends_with("tf32")) return {"run.device=cuda"};
+  if (path == "augment.erase_min_area") return {"augment.erase_max_area=1"};
+  if (path == "run.tta") return {"data.name=synthetic-photos"};  // Crops are of photographs.
+  if (path == "lr.batch_scaling") return {"lr.base_batch=1"};
   if (path == "optimizer.damping_initial" || path == "optimizer.damping_warmup_steps")
-    return "optimizer.damping=0.001";
-  // The other value is ekfac, which wants an interval for its scales.
-  return path == "optimizer.inverse_method" ? "optimizer.inverse_interval=2" : "";
+    return {"optimizer.damping=0.001"};
+  // A ramp has two ends.
+  if (path.starts_with("optimizer.first_") || path.starts_with("optimizer.interval_"))
+    return {"optimizer.statistics_interval=3", "optimizer.inverse_interval=6"};
+  return {};
 }
 
 TEST(ConfigTable, EveryKeyReadsBackWhatWasSet) {
@@ -108,8 +110,8 @@ TEST(ConfigTable, EveryKeyReadsBackWhatWasSet) {
     // A selector may have one, too.
     for (const Key* k = &key; !k->only.selector.empty(); k = find_key(k->only.selector))
       overrides.push_back(k->only.selector + '=' + k->only.values.front());
-    const std::string needed = needed_for(key.path);
-    if (!needed.empty()) overrides.push_back(needed);
+    const std::vector<std::string> needed = needed_for(key.path);
+    overrides.insert(overrides.end(), needed.begin(), needed.end());
     const std::string value = other_value(key, Config{});
     overrides.push_back(key.path + '=' + value);
     SCOPED_TRACE(overrides.back());
@@ -121,8 +123,8 @@ TEST(ConfigTable, EveryKeyReadsBackWhatWasSet) {
     for (const Key* k = &key; !k->only.selector.empty(); k = find_key(k->only.selector))
       find_key(k->only.selector)
           ->set(base, read_value(*find_key(k->only.selector), k->only.values.front()));
-    if (!needed.empty()) {
-      const auto [path, text] = split_override(needed);
+    for (const std::string& one : needed) {
+      const auto [path, text] = split_override(one);
       find_key(path)->set(base, read_value(*find_key(path), text));
     }
     for (const Key& other : config_keys()) {

@@ -244,6 +244,10 @@ TEST(PhasesConfig, TakesTheSumOfEpochsAndNoOther) {
 TEST(PhasesConfig, SaysWhatIsWrongAndWhere) {
   EXPECT_TRUE(says(refusal("[[phase]]\ntrain.global_batch = 3\n"),
                    {"here.toml:1", "phase 1 has no epochs"}));
+  EXPECT_TRUE(says(refusal("[[phase]]\nepochs = 1\noptimizer.statistics_interval = 5\n"
+                           "[[phase]]\nepochs = 1\noptimizer.statistics_interval = 0\n",
+                           {"optimizer.type=kfac", "optimizer.inverse_interval=50"}),
+                   {"phase 2", "optimizer.statistics_interval = 0", "phase 1 has 5"}));
   EXPECT_TRUE(says(refusal("[[phase]]\nepochs = 0\n"), {"here.toml:2", "epochs = 0", "in [1, "}));
   EXPECT_TRUE(says(refusal("[[phase]]\nepochs = 1\ntrain.global_bach = 3\n"),
                    {"here.toml:3", "train.global_bach", "did you mean 'train.global_batch'"}));

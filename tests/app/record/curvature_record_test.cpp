@@ -121,11 +121,17 @@ TEST(CurvatureJson, NamesEachStatistic) {
   const auto reports = statistics(true, false, true);
   kfac::StepReport report = step_report(1, reports);
   report.kl_factor = 0.5;
+  report.statistics_interval = 2;
+  report.inverse_interval = 10;
+  report.overhead = 0.125;
   add_step(result, report, kSizes, KeepIntervals::no);
   EXPECT_TRUE(result.intervals.empty());
   const std::vector<std::string> layers{"fc", "norm"};
   const auto parsed = nlohmann::json::parse(curvature_json(report, result, layers));
   EXPECT_EQ(parsed.at("kl_factor"), 0.5);
+  EXPECT_EQ(parsed.at("statistics_interval"), 2);
+  EXPECT_EQ(parsed.at("inverse_interval"), 10);
+  EXPECT_EQ(parsed.at("overhead"), 0.125);
   EXPECT_EQ(parsed.at("a_kept"), 1.0);
   EXPECT_EQ(parsed.at("g_kept"), 12.0 / 15);
   EXPECT_EQ(parsed.at("inverses").at("kept"), 2);

@@ -11,6 +11,7 @@
 #include "kfac/inverse/refresh.h"
 #include "support/both_backends.h"
 #include "support/fisher.h"
+#include "support/natural_gradient.h"
 #include "support/near.h"
 
 // Every form of a factor, alone and in every combination, gives the results of dense inverses.
@@ -159,7 +160,7 @@ TEST_P(Forms, LowRankKeepsItsInverseWhenTheRowsChange) {
 }
 
 TEST(FactorPlan, ChoosesTheCheapestFormOverALife) {
-  CurvatureOptions options{.statistics = {.new_weight = 1}};
+  CurvatureOptions options = testing::natural_gradient({.statistics = {.new_weight = 1}});
   const LinearSpec narrow{.in = 4608, .out = 512, .bias = false, .max_rows = 128};
   EXPECT_EQ(plan_a(narrow, options).form, FactorForm::low_rank);
   EXPECT_EQ(plan_a(narrow, options).rows, 128);
@@ -183,7 +184,7 @@ TEST(FactorPlan, ChoosesTheCheapestFormOverALife) {
   const LinearSpec square{.in = 512, .out = 512, .bias = false};
   for (const auto& [interval, form] :
        {std::pair(1, FactorForm::cholesky), {2, FactorForm::cholesky}, {8, FactorForm::inverse}}) {
-    CurvatureOptions life;
+    CurvatureOptions life = testing::natural_gradient();
     life.refresh.inverse_interval = interval;
     EXPECT_EQ(plan_a(square, life).form, form) << interval;
     // An inverse lives as long when it is the statistic that is rarely new.
@@ -191,8 +192,7 @@ TEST(FactorPlan, ChoosesTheCheapestFormOverALife) {
     EXPECT_EQ(plan_a(square, life).form, form) << interval;
   }
   // The widest factor of ResNet-50, refreshed every 100 steps: solving would cost more by then.
-  CurvatureOptions rare;
-  rare.refresh.inverse_interval = 100;
+  const CurvatureOptions rare{.refresh = {.inverse_interval = 100}};
   EXPECT_EQ(plan_a(narrow, rare).form, FactorForm::inverse);
   CurvatureOptions eigen = options;
   eigen.inverse.method = InverseMethod::eigen;
@@ -220,7 +220,7 @@ TEST(FactorPlan, KnowsTheFullFisherOfABatchNorm) {
 
 TEST(FactorPlan, HasNoCholeskyFactorOnAGpu) {
   const Device gpu = Device::cuda();
-  CurvatureOptions options;
+  CurvatureOptions options = testing::natural_gradient();
   options.statistics.new_weight = 1;
   options.statistics.low_rank = false;
   const LinearSpec wide{.in = 4607, .out = 512, .max_rows = 128};

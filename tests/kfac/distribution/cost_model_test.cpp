@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "support/natural_gradient.h"
 #include "support/near.h"
 #include "support/plain_training.h"
 #include "support/saved_state.h"
@@ -29,7 +30,7 @@ TEST(CostModel, SpreadsARebuildOverItsInterval) {
   const LayerSpec spec = LinearSpec{.in = 40, .out = 30};
   CostModel model;
   model.apply.fill({0, 0});
-  kfac::CurvatureOptions options;
+  kfac::CurvatureOptions options = natural_gradient();
   options.inverse.method = kfac::InverseMethod::eigen;
   const double each = kfac::layer_seconds(model, spec, options);
   options.refresh.inverse_interval = 10;
@@ -144,7 +145,7 @@ TEST(CostModel, AssignsOwnersByTimeWhereItIsMeasured) {
 }
 
 TEST(CostModel, ChangesNothingButWhoOwnsWhat) {
-  optim::KfacOptions options;
+  optim::KfacOptions options{.curvature = natural_gradient()};
   options.curvature.damping = 1e-2;
   options.curvature.dtype = DType::f64;
   const MakeOptimizer counted = [&](auto comm) { return optim::make_kfac(comm, options); };

@@ -8,6 +8,7 @@
 #include "kfac/inverse/layer_curvature.h"
 #include "kfac/inverse/statistic_size.h"
 #include "kfac/schedule/staleness.h"
+#include "support/natural_gradient.h"
 
 namespace dkfac::kfac {
 namespace {
@@ -64,7 +65,7 @@ TEST(DescribeAssignment, ShowsOwnerGroupsFormsAndTimeOfEachLayer) {
 }
 
 TEST(DescribeAssignment, NamesTheFormsOfFactors) {
-  CurvatureOptions options{.statistics = {.new_weight = 1}};
+  CurvatureOptions options = testing::natural_gradient({.statistics = {.new_weight = 1}});
   const std::vector<std::string> names{"wide"};
   const auto forms = [&](std::int64_t rows) {
     const std::vector<LayerSpec> wide{

@@ -11,6 +11,7 @@
 #include "dkfac/core/error.h"
 
 #include "kfac/shared/length_rule.h"
+#include "support/natural_gradient.h"
 #include "support/near.h"
 #include "support/plain_training.h"
 
@@ -50,7 +51,7 @@ struct LengthStep {
 
 LengthStep length_step(const std::shared_ptr<comm::Communicator>& comm, StepLength rule,
                        double loss_factor = 1) {
-  kfac::CurvatureOptions options;
+  kfac::CurvatureOptions options = natural_gradient();
   options.damping = 1e-2;
   options.dtype = DType::f64;
   options.step_length = rule;

@@ -7,6 +7,7 @@
 
 #include "nn/nn_support.h"
 #include "nn/residual_net.h"
+#include "support/natural_gradient.h"
 
 namespace dkfac::nn {
 namespace {
@@ -112,7 +113,7 @@ TEST(MixedPrecision, KfacUpdatesLikeInSinglePrecision) {
   const Tensor x = random_tensor(ctx, Shape{8, 12, 12, 3}, DType::f32, 1);
   const auto update = [&](std::optional<DType> compute) {
     const auto model = residual_net(ctx, DType::f32, compute);
-    const auto optimizer = optim::make_kfac(comm::make_self(), {});
+    const auto optimizer = optim::make_kfac(comm::make_self(), {.curvature = natural_gradient()});
     OptimizerAttachment attachment(*model, *optimizer);
     optimizer->prepare();
     attachment.set_scale({.global_batch = 8});
