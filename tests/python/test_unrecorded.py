@@ -217,11 +217,11 @@ def test_heads_that_a_loss_applies_in_chunks(own_backward):
         with told() as texts:
             optimizer.step()
         found = grads_of(model)
-        assert torch.equal(raw["head.weight"], found["head.weight"])
+        assert torch.equal(raw["head.weight"], found["head.weight"]) == own_backward
         assert not torch.equal(raw["body.weight"], found["body.weight"])
         if own_backward and kfac.steps == 1:
             assert len(texts) == 1 and "several times" in texts[0]
-    assert "several times" in kfac.reasons()["head"] and "several times" in kfac.report()
+    assert not own_backward or ("several times" in kfac.reasons()["head"] and "several times" in kfac.report())
 
 
 @pytest.mark.parametrize("reentrant", [True, False])

@@ -74,6 +74,13 @@ def _layer_of(name: str, module: nn.Module, skipped: bool, wanted: Collection[in
     return layers
 
 
+def _same_role(layer: Layer, first: Layer | None) -> bool:
+    """Whether a module applies the parameters of another one as that does, so that both are uses of one layer."""
+    return (first is not None and first.reason is None and type(layer) is type(first)
+            and isinstance(layer, (LinearLayer, EmbeddingLayer))
+            and list(map(id, layer.parameters())) == list(map(id, first.parameters())))
+
+
 def find_layers(model: nn.Module, skip: Callable[[str, nn.Module], bool], wanted: Collection[int],
                 ordered: bool) -> list[Layer]:
     """Layers of all trainable parameters, in the order of the modules. `skip(name, module)`: by first-order update.
@@ -84,6 +91,8 @@ def find_layers(model: nn.Module, skip: Callable[[str, nn.Module], bool], wanted
         skipped = skip(name, module)
         for layer in _layer_of(name, module, skipped, wanted):
             repeated = [p for p in layer.parameters() if id(p) in owners]
+            if _same_role(layer, owners.get(id(layer.weight))):
+                continue
             for parameter in repeated:
                 first = owners[id(parameter)]
                 if first.reason is None:

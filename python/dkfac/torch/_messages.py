@@ -7,6 +7,10 @@ from ._layers import Layer
 from ._passes import Use
 
 
+AGAIN = ("it is used several times in one pass, by checkpoints (use_reentrant=False records them) or by backward "
+         "passes of their own")
+
+
 def twice(use: Use) -> str:
     """A second gradient of the output of one use of a layer."""
     name = use.layer.name

@@ -3,18 +3,20 @@ from __future__ import annotations
 
 import torch
 
+from .. import _structs as c
 from ._layers import Layer, LinearLayer, Moments, Rows
 
 
 class Pass:
     """A forward pass of the model in training mode. Its backward pass may come after other passes have begun."""
 
-    __slots__ = ("backward", "batch", "group", "loss_scale", "number", "parts", "rows", "uses")
+    __slots__ = ("backward", "batch", "group", "images", "loss_scale", "number", "parts", "rows", "uses")
 
     def __init__(self, number: int, batch: int, loss_scale: float) -> None:
         self.number, self.batch, self.loss_scale = number, batch, loss_scale  # `batch`: its samples.
         self.rows: set[int] = set()  # Sizes of inputs of its layers.
         self.uses: dict[Layer, int] = {}
+        self.images: dict[Layer, torch.Size] = {}  # Sizes of the inputs of convolutions.
         self.parts: dict[Layer, set[Rows]] = {}  # Rows of a weight that it has used on their own.
         self.backward = False  # Its backward pass has begun.
         self.group: int | None = None  # The backward pass that has recorded it, maybe with other passes.
@@ -80,8 +82,11 @@ class Passes:
             one.group = self.calls if self.backwards else -one.number  # That of autograd.grad() is its own.
         return one.group
 
-    def shared(self) -> bool:
-        """Whether several forward passes may share the backward pass that runs."""
+    def awaits(self, use: Use) -> bool:
+        """Whether more uses of its layer may come in the backward pass that runs: of the same forward pass, or of
+        others that share it."""
+        if use.made_in.uses[use.layer] > 1:
+            return True
         return self.backwards > 0 and sum(one.group in (None, self.calls) for one in self.waiting) > 1
 
     def after_records(self, leftover: bool) -> None:
@@ -132,9 +137,10 @@ def take(one: Pass, function: str, layer: Layer, x: torch.Tensor, weight: torch.
     count = one.uses.get(used, 0) + 1
     duplicate = again and count > 1
     if not duplicate:
+        if layer.kind == c.CONV2D and one.images.setdefault(layer, x.shape[1:]) != x.shape[1:]:
+            return ("it is used on images of several sizes in one forward pass: attach to the module that is called "
+                    "for each of them")
         one.uses[used] = count
-        if count > 1:
-            return "it is used several times in one forward pass"
     return Use(used, x, one, duplicate)
 
 

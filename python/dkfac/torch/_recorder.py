@@ -218,7 +218,7 @@ class Recorder:
             return self.consistency.derive()
         if not layer.curved:
             return self.consistency.arrived(use, grad)
-        if use.duplicate and not use.arrived and self.consistency.note(layer, "it is used several times in one pass"):
+        if use.duplicate and not use.arrived and self.consistency.note(layer, _messages.AGAIN):
             return
         if use.arrived or use.duplicate:
             raise Error(_messages.twice(use))
@@ -236,7 +236,7 @@ class Recorder:
             self.joining.deferred.append((use, grad))
             return
         registered = self.registered or self.build()
-        if self._admits(registered, use) and self.passes.shared():
+        if self._admits(registered, use) and self.passes.awaits(use):
             self._held.append((use, grad))
         elif not self.count.over:
             self._send(registered, [(use, grad)])
@@ -263,9 +263,12 @@ class Recorder:
         """`done`: without an exception."""
         self.passes.backwards -= 1
         if self.passes.backwards == 0:
-            held, self._held = self._held, []
-            if done and held and self.registered is not None:
-                self._send(self.registered, held)
+            self._send_held(done)
+
+    def _send_held(self, done: bool) -> None:
+        held, self._held = self._held, []
+        if done and held and self.registered is not None:
+            self._send(self.registered, held)
 
     def _admits(self, registered: Registered, use: Use) -> bool:
         """Whether a use is recorded in this step. A further backward pass replaces the records before it where their
@@ -292,12 +295,16 @@ class Recorder:
 
     def _send(self, registered: Registered, found: Sequence[tuple[Use, torch.Tensor]]) -> None:
         """Records the uses of a backward pass, with the gradients of their outputs."""
-        records, uses = registered.records, Counter(use.layer for use, _ in found)
-        if not records.any():
-            records.expect(self.count.passes, max(uses.values()))
+        parts: dict[tuple[Layer, Pass], list[tuple[Use, torch.Tensor]]] = {}
         for use, grad in found:
-            records.add(use, grad, self.joining.ranks, uses[use.layer])
-            use.release()
+            parts.setdefault((use.layer, use.made_in), []).append((use, grad))
+        records, calls = registered.records, Counter(layer for layer, _ in parts)
+        if not records.any():
+            records.expect(self.count.passes, max(calls.values()))
+        for (layer, _), uses in parts.items():
+            records.add(uses, self.joining.ranks, calls[layer])
+            for use, _ in uses:
+                use.release()
 
     def recorded(self) -> bool:
         """Whether there are records since the last step."""
@@ -332,6 +339,7 @@ class Recorder:
         self.consistency.check(self.setup, self.joining.ranks)
 
     def record_deferred(self, registered: Registered) -> None:
+        self._send_held(done=True)  # Of torch.autograd.grad(), of which nothing tells the end.
         deferred, self.joining.deferred = self.joining.deferred, []
         admitted = [(use, grad) for use, grad in deferred if self._admits(registered, use)]
         if admitted:
@@ -341,10 +349,12 @@ class Recorder:
         """Drops the records in the library; collective where any were made."""
         if self.registered is not None:
             self.registered.records.drop()
+        self._held = []
         self.count.begin()
         self.consistency.restart()
 
     def end_step(self) -> None:
+        self._held = []
         _capture.deactivate(self)
         if self.registered is not None:
             self.registered.records.clear()

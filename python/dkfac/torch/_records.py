@@ -1,6 +1,8 @@
 """What the passes of a step send to the library."""
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from .. import _structs as c
@@ -11,6 +13,16 @@ from ._layers import Layer, NormLayer, Record
 from ._passes import Use
 from ._setup import Setup
 from ._tensors import tensor_struct
+from ._uses import joined
+
+
+def _record(use: Use, grad: torch.Tensor) -> Record:
+    layer, batch = use.layer, use.made_in.batch
+    assert use.x is not None
+    moments = use.moments
+    if moments is not None and isinstance(layer, NormLayer):
+        moments = layer.form_moments(moments, use.x, batch)
+    return Record(layer.form(use.x, batch), layer.form(grad, batch), moments)
 
 
 class StepRecords:
@@ -38,21 +50,20 @@ class StepRecords:
     def count(self, layer: Layer) -> int:
         return self._counts.get(layer, 0)
 
-    def add(self, use: Use, grad: torch.Tensor, ranks: int, uses: int = 1) -> None:
-        """Records one use, whose output has this gradient, of `uses` of the layer in a backward pass."""
-        layer, one = use.layer, use.made_in
+    def add(self, found: Sequence[tuple[Use, torch.Tensor]], ranks: int, uses: int = 1) -> None:
+        """Records the uses of a layer in a forward pass, with the gradients of their outputs: one of `uses` such passes
+        in a backward pass."""
+        layer, one = found[0][0].layer, found[0][0].made_in
         if self.count(layer) >= self.passes * self.uses:
             raise Error(_messages.too_many_uses(layer, self.uses))
-        if grad.numel() == 0:  # No rows: as a pass that did not use the layer, but counted alike on all ranks.
+        filled = [(use, grad) for use, grad in found if grad.numel()]
+        if not filled:  # No rows: as a pass that did not use the layer, but counted alike on all ranks.
             if one.batch == 0 and self._setup.comm.size == 1:
                 raise InvalidArgument("[dkfac] the batch has no samples; leave such a pass out")
             return self._send(layer, layer.placeholder(), ranks)
-        assert use.x is not None
-        moments = use.moments
-        if moments is not None and isinstance(layer, NormLayer):
-            moments = layer.form_moments(moments, use.x, one.batch)
-        record = Record(layer.form(use.x, one.batch), layer.form(grad, one.batch), moments)
-        self._send(layer, record, ranks, one.batch if grad.dim() >= layer.batched else 1, one.loss_scale, uses)
+        record = joined(layer, [_record(use, grad) for use, grad in filled])
+        batched = filled[0][1].dim() >= layer.batched
+        self._send(layer, record, ranks, one.batch if batched else 1, one.loss_scale, uses)
         layer.valid = True
 
     def _send(self, layer: Layer, record: Record, ranks: int, batch: int | None = None,
