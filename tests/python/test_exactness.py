@@ -39,12 +39,26 @@ class Heads(nn.Module):
         return torch.nn.functional.linear(x, self.qkv.weight, self.qkv.bias)
 
 
+class Conv1D(nn.Module):
+    """As transformers has it: a Linear of the transposed weight."""
+
+    __module__ = "transformers.pytorch_utils"
+
+    def __init__(self, out, width):
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.randn(width, out) / 2), nn.Parameter(torch.zeros(out))
+
+    def forward(self, x):
+        return torch.addmm(self.bias, x.view(-1, x.shape[-1]), self.weight).view(*x.shape[:-1], -1)
+
+
 CASES = {
     "linear": (lambda: nn.Linear(5, 3), (1, 5)),
     "linear without bias": (lambda: nn.Linear(5, 3, bias=False), (1, 5)),
     "linear of rank 3": (lambda: nn.Linear(5, 3), (1, 1, 5)),
     "linear of rank 4": (lambda: nn.Linear(5, 3), (1, 1, 1, 5)),
     "functional linear": (Heads, (1, 3)),
+    "linear, transposed": (lambda: Conv1D(3, 5), (1, 1, 5)),
     "conv": (lambda: nn.Conv2d(2, 3, (2, 3)), (1, 2, 2, 3)),
     "conv, strides and padding": (lambda: nn.Conv2d(2, 3, 3, stride=2, padding=1, bias=False), (1, 2, 2, 2)),
     "conv, dilation": (lambda: nn.Conv2d(2, 3, (2, 3), dilation=(2, 1)), (1, 2, 3, 3)),
@@ -52,7 +66,8 @@ CASES = {
     "conv, valid": (lambda: nn.Conv2d(2, 3, 2, padding="valid"), (1, 2, 2, 2)),
     "conv, reflected": (lambda: nn.Conv2d(2, 3, 5, padding=1, padding_mode="reflect"), (1, 2, 3, 3)),
     "conv1d": (lambda: nn.Conv1d(2, 3, 4, dilation=2), (1, 2, 7)),
-    "embedding": (lambda: nn.Embedding(6, 3, dtype=F64), None),
+    "embedding": (lambda: nn.Embedding(6, 3, dtype=F64), torch.tensor([[2]])),
+    "embedding with padding": (lambda: nn.Embedding(6, 3, padding_idx=-1, dtype=F64), torch.tensor([[5, 2, 5]])),
     "layer norm": (lambda: nn.LayerNorm(5), (1, 5)),
     "layer norm of positions": (lambda: nn.LayerNorm(5), (1, 3, 5)),
     "batch norm": (lambda: nn.BatchNorm2d(3), (1, 3, 2, 4)),
@@ -86,7 +101,7 @@ def check(model, x, damping):
 @pytest.mark.parametrize("case", CASES)
 def test_one_sample_is_exact(case, damping):
     make, shape = CASES[case]
-    x = torch.tensor([[2]]) if shape is None else rand(*shape)
+    x = shape if isinstance(shape, torch.Tensor) else rand(*shape)
     kfac = check(make(), x, damping)
     assert not kfac.reasons()
 

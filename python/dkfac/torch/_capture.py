@@ -14,7 +14,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -23,9 +23,20 @@ from torch.utils.hooks import RemovableHandle
 from .._library import InvalidArgument
 from ._layers import Layer, Moments
 
-# name: where it is replaced, and the position of the weight among its arguments.
-FUNCTIONS: dict[str, tuple[ModuleType, int]] = {"linear": (F, 1), "conv1d": (F, 1), "conv2d": (F, 1),
-                                           "batch_norm": (torch, 1), "layer_norm": (F, 2), "embedding": (F, 1)}
+
+class _Function(NamedTuple):
+    """Where a function is replaced, and positions and names of its arguments."""
+
+    module: ModuleType
+    weight: int
+    weight_name: str = "weight"
+    x: int = 0
+    x_name: str = "input"
+
+
+FUNCTIONS = {"linear": _Function(F, 1), "conv1d": _Function(F, 1), "conv2d": _Function(F, 1),
+             "batch_norm": _Function(torch, 1), "layer_norm": _Function(F, 2), "embedding": _Function(F, 1),
+             "addmm": _Function(torch, 2, "mat2", 1, "mat1")}
 
 
 class Tracker(Protocol):
@@ -69,14 +80,15 @@ def _marked(wrapper: Any, original: Callable[..., Any]) -> Any:
 
 
 @functools.lru_cache(maxsize=64)
-def _wrap(original: Callable[..., Any], name: str, position: int) -> Callable[..., Any]:
-    normalizes = name == "batch_norm"
+def _wrap(original: Callable[..., Any], name: str) -> Callable[..., Any]:
+    normalizes, where = name == "batch_norm", FUNCTIONS[name]
 
     @functools.wraps(original)
     def function(*args: Any, **kwargs: Any) -> Any:
         if getattr(_nested, "inside", False):
             return original(*args, **kwargs)
-        weight: torch.Tensor | None = args[position] if len(args) > position else kwargs.get("weight")
+        weight: torch.Tensor | None = (args[where.weight] if len(args) > where.weight
+                                       else kwargs.get(where.weight_name))
         users = _users_of(weight) if weight is not None and torch.is_grad_enabled() else []
         moments = None
         _nested.inside = True
@@ -89,7 +101,8 @@ def _wrap(original: Callable[..., Any], name: str, position: int) -> Callable[..
             _nested.inside = False
         for tracker, layer in users:
             assert weight is not None
-            tracker.used(name, layer, args[0] if args else kwargs["input"], weight, out, moments)
+            x = args[where.x] if len(args) > where.x else kwargs[where.x_name]
+            tracker.used(name, layer, x, weight, out, moments)
         return out
     return _marked(function, original)
 
@@ -131,8 +144,8 @@ def activate(tracker: Tracker, layers: _Layers) -> None:
         if any(reference() is tracker for reference, _ in alive):
             return
         if not _originals:
-            for name, (module, position) in FUNCTIONS.items():
-                _replace(module, name, functools.partial(_wrap, name=name, position=position))
+            for name, where in FUNCTIONS.items():
+                _replace(where.module, name, functools.partial(_wrap, name=name))
             _replace(torch.autograd, "backward", _wrap_backward)  # Tensor.backward() and checkpoints call it by name.
         _users = [*alive, (weakref.ref(tracker), layers)]
 

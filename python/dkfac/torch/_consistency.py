@@ -228,7 +228,7 @@ class Consistency:
             one = self.compared.get(id(layer.weight))
             norms = "" if one is None else (f": the gradient has the norm {one.gradient:.3g}, the sum over its records "
                                             f"{one.records:.3g}")
-            advice = (f"apply the weight once in a pass, by torch.nn.functional.{layer.function}(), or "
+            advice = (f"apply the weight once in a pass, by {layer.call()}, or "
                       if reason != _DERIVED else "") + "name the layer in skip_layers"
             texts[layer] = f"{reason}{norms}; {advice}"
         for layer, (name, one) in differing.items():

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 import torch
 from torch import nn
 
-from ._layers import ConvLayer, EmbeddingLayer, Layer, LinearLayer, NormLayer
+from ._layers import ConvLayer, EmbeddingLayer, Layer, LinearLayer, NormLayer, TransposedLayer
 
 _FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
@@ -19,9 +19,8 @@ def _first_order(module: nn.Module) -> str | None:
         if module.weight is not None and module.bias is None:
             return "LayerNorm without a bias"
     if isinstance(module, nn.Embedding):
-        for option in ("padding_idx", "max_norm"):
-            if getattr(module, option) is not None:
-                return f"Embedding with {option}"
+        if module.max_norm is not None:
+            return "Embedding with max_norm"
         for option in ("scale_grad_by_freq", "sparse"):
             if getattr(module, option):
                 return f"Embedding with {option}"
@@ -31,17 +30,25 @@ def _first_order(module: nn.Module) -> str | None:
 _KINDS: list[tuple[type[nn.Module], type[Layer]]] = [
     (nn.Linear, LinearLayer), (nn.Conv2d, ConvLayer), (nn.Conv1d, ConvLayer), (nn.BatchNorm1d, NormLayer),
     (nn.BatchNorm2d, NormLayer), (nn.LayerNorm, NormLayer), (nn.Embedding, EmbeddingLayer)]
+_TRANSPOSED = "transformers.pytorch_utils", "Conv1D"
 # Of modules that may have curvature.
 CLASSES: list[type[nn.Module]] = [kind for kind, _ in _KINDS] + [nn.MultiheadAttention]
 SKIPPED = "named in skip_layers"
+
+
+def _kind_of(module: nn.Module) -> type[Layer] | None:
+    """That of its weight and bias. Conv1D of transformers is known by its name, since that may not be installed."""
+    if any((base.__module__, base.__name__) == _TRANSPOSED for base in type(module).__mro__):
+        return TransposedLayer
+    return next((made for kind, made in _KINDS if isinstance(module, kind) and "Lazy" not in type(module).__name__),
+                None)
 
 
 def _layer_of(name: str, module: nn.Module, skipped: bool, wanted: Collection[int]) -> list[Layer]:
     """The layers of a module's own parameters."""
     own = {n: p for n, p in module._parameters.items() if p is not None and p.requires_grad}
     layers: list[Layer] = []
-    make = next((made for kind, made in _KINDS if isinstance(module, kind) and "Lazy" not in type(module).__name__),
-                None)
+    make = _kind_of(module)
     attention = isinstance(module, nn.MultiheadAttention) and "in_proj_weight" in own
     weight = own.get("in_proj_weight" if attention else "weight")
     reason: str | None = None

@@ -54,7 +54,7 @@ class Layer:
     kind = c.PLAIN
     batched = 2      # Dimensions of an output with samples; one with fewer is a single sample.
     trailing = 1     # Dimensions of an input that are neither samples nor positions.
-    function: str | None = None  # Name of the function of torch.nn.functional that computes it.
+    function: str | None = None  # Name of the function that computes it.
 
     def __init__(self, name: str, module: nn.Module, weight: nn.Parameter, bias: nn.Parameter | None) -> None:
         self.name, self.module, self.weight, self.bias = name, module, weight, bias
@@ -73,6 +73,10 @@ class Layer:
     def curved(self) -> bool:
         """Whether its gradient is preconditioned."""
         return self.reason is None and self.left is None
+
+    def call(self) -> str:
+        """How users call its function."""
+        return f"torch.nn.functional.{self.function}()"
 
     def parameters(self) -> list[nn.Parameter]:
         return [p for p in (self.weight, self.bias) if p is not None]
@@ -97,6 +101,10 @@ class Layer:
 
     def bias_grad(self) -> torch.Tensor | None:
         return None if self.bias is None else self.bias.grad
+
+    def select(self, x: torch.Tensor, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The part of an input and an output gradient that makes the gradient of the weight."""
+        return x, grad
 
     def form(self, tensor: torch.Tensor, batch: int | None) -> torch.Tensor:
         """An input or an output gradient as the library reads it; `batch`: the samples of the pass."""
@@ -161,6 +169,21 @@ class LinearLayer(Layer):
     def placeholder(self) -> Record:
         out, width = self.size()
         return Record(self.weight.new_zeros(1, width), self.weight.new_zeros(1, out))
+
+
+class TransposedLayer(LinearLayer):
+    """A matrix that is stored as [in, out]: Conv1D of transformers, a Linear by torch.addmm()."""
+
+    function = "addmm"
+
+    def call(self) -> str:
+        return "torch.addmm()"
+
+    def size(self) -> tuple[int, int]:
+        return self.weight.shape[1], self.weight.shape[0]
+
+    def weight_grad(self) -> torch.Tensor | None:
+        return None if self.weight.grad is None else self.weight.grad.t()
 
 
 class ConvLayer(Layer):
@@ -302,6 +325,14 @@ class NormLayer(Layer):
 
 class EmbeddingLayer(Layer):
     kind, function, trailing = c.EMBEDDING, "embedding", 0
+    module: nn.Embedding
+
+    def select(self, x: torch.Tensor, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        padding = self.module.padding_idx
+        if padding is None:
+            return x, grad
+        used = x != padding
+        return x[used], grad[used]
 
     def make_spec(self) -> c.LayerSpec:
         return _spec(c.EMBEDDING, vocabulary=self.weight.shape[0], width=self.weight.shape[1])

@@ -35,6 +35,14 @@ class Use:
         self.arrived = False        # The gradient has.
         self.duplicate = duplicate  # A second run of a checkpointed function, whose output has no backward pass.
 
+    def arrive(self, grad: torch.Tensor) -> torch.Tensor:
+        """The gradient of the output has come. Returns the part of it that counts, and keeps that of the input."""
+        self.arrived = True
+        assert self.x is not None
+        self.x, grad = self.layer.select(self.x, grad)
+        self.version = self.x._version
+        return grad
+
     def release(self) -> None:
         """It is recorded: drops the tensors."""
         self.x = self.moments = None
@@ -148,7 +156,7 @@ def _part(one: Pass, layer: Layer, weight: torch.Tensor, first: bool) -> Layer |
     """The layer of some rows of a weight: attention with different queries and keys uses them on their own."""
     base, width = layer.weight, layer.weight.shape[-1]
     start = int(weight.storage_offset()) - int(base.storage_offset())
-    if (not isinstance(layer, LinearLayer) or weight.dim() != 2 or weight.shape[1] != width
+    if (type(layer) is not LinearLayer or weight.dim() != 2 or weight.shape[1] != width
             or not weight.is_contiguous() or start % width != 0):
         return "a view of its weight is used"
     rows = (start // width, start // width + weight.shape[0])

@@ -222,14 +222,13 @@ class Recorder:
             return
         if use.arrived or use.duplicate:
             raise Error(_messages.twice(use))
-        use.arrived = True
         self.uncaught.caught(layer)
         if use.changed():
             raise Error(f"[dkfac] the input of layer '{layer.name}' was changed in place before its backward pass; "
                         "change a copy of it")
         if self.passes.scale is not None:
             use.made_in.loss_scale = self.passes.scale
-        grad = grad.detach() if grad.requires_grad else grad
+        grad = use.arrive(grad.detach() if grad.requires_grad else grad)
         self.consistency.arrived(use, grad)
         self.passes.join(use.made_in)
         if self.joining.active:
@@ -326,8 +325,8 @@ class Recorder:
             found = self.consistency.note(layer, UNRECORDED)
             self._give_up_all(found)
             if not found:
-                raise Error(f"[dkfac] layer '{layer.name}' has a gradient, but no use of its weight by torch.nn."
-                            f"functional.{layer.function}() was seen; name it in skip_layers")
+                raise Error(f"[dkfac] layer '{layer.name}' has a gradient, but no use of its weight by "
+                            f"{layer.call()} was seen; name it in skip_layers")
 
     def complete(self, registered: Registered) -> None:
         """Fills what some layers lack, and checks the gradients against the records; collective."""

@@ -6,7 +6,7 @@ import math
 import torch
 
 from .. import _structs as c
-from ._layers import ConvLayer, Layer, Moments, NormLayer, Rows
+from ._layers import ConvLayer, Layer, Moments, NormLayer, Rows, TransposedLayer
 
 
 def _convolution(layer: ConvLayer, x: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
@@ -48,6 +48,7 @@ def of_record(layer: Layer, x: torch.Tensor, grad: torch.Tensor,
         x, channels, terms = x.to(exact.dtype), -1, None
         if layer.kind == c.LINEAR:
             value = exact.reshape(-1, out).t() @ x.reshape(-1, x.shape[-1])
+            value = value.t() if isinstance(layer, TransposedLayer) else value
             terms = size * float(x.norm())
         elif isinstance(layer, ConvLayer):
             out, channels = layer.weight.shape[0], -2 if layer.one else -3
