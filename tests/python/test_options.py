@@ -62,10 +62,30 @@ def test_what_kfac_pytorch_names_is_not_listed_twice():
     assert set(parameters) >= documented(CommonOptions).keys() and len(parameters) == len(set(parameters))
 
 
-def test_an_option_that_is_not_listed_is_refused():
+MISNAMED = {"dampin": "did you mean damping", "skip_layer": "did you mean skip_layers", "lowrank": "did you mean low_rank",
+            "statistic_interval": "did you mean statistics_interval", "zzz": "there are "}
+
+
+@pytest.mark.parametrize("name", MISNAMED)
+@pytest.mark.parametrize("form", ["attach", "KFAC", "KFACPreconditioner"])
+def test_an_option_that_is_not_listed_is_refused(form, name):
     model = torch.nn.Linear(2, 2)
-    with pytest.raises(dkfac.InvalidArgument, match="no option 'dampng_split'.*damping_split"):
-        dkfac.attach(model, torch.optim.SGD(model.parameters(), lr=0.1), dampng_split="pi")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    make = {"attach": lambda **given: dkfac.attach(model, optimizer, **given),
+            "KFAC": lambda **given: dkfac.KFAC(model, 0.1, **given),
+            "KFACPreconditioner": lambda **given: dkfac.KFACPreconditioner(model, **given)}[form]
+    expected = MISNAMED[name] if form != "KFACPreconditioner" or "statistic" not in name else "did you mean statistics_"
+    with pytest.raises(dkfac.InvalidArgument) as refused:
+        make(**{name: 1})
+    text = str(refused.value)
+    assert text.startswith(f"[{form}] there is no option {name!r}; {expected}")
+    assert ("max_failed_refreshes" in text) == (name == "zzz")  # The list, where nothing is near.
+
+
+def test_parameters_in_place_of_the_model_are_refused():
+    for given in (torch.nn.Linear(2, 2).parameters(), [{"params": []}]):
+        with pytest.raises(dkfac.InvalidArgument, match="must be the model.*KFAC.model, lr.*params="):
+            dkfac.KFAC(given, 0.1)
 
 
 def test_a_report_has_the_fields_of_the_library():

@@ -6,6 +6,7 @@ import torch
 
 import dkfac.torch as dkfac
 from dkfac.torch._settings import Settings, Unset, UnsetFloat, UnsetInt
+from support import told
 
 FIRST = {"damping": 0.1, "statistics_interval": 1, "inverse_interval": 2}
 
@@ -30,6 +31,32 @@ def test_what_has_not_changed_is_not_passed_on():
     assert target.calls == [dict(FIRST, damping=0.2)] and settings.applied == settings.values
     settings.apply(target, force=True)
     assert len(target.calls) == 2
+
+
+@pytest.mark.parametrize("statistics, inverses, said", [(4, 3, "every 4 steps, and up to 2 steps after"),
+                                                        (4, 2, "every 4 steps;"), (4, None, None), (2, 4, None)])
+def test_an_interval_of_inverses_that_cannot_be_kept_is_told(statistics, inverses, said):
+    """Inverses come with new statistics, or in the next step of their own interval."""
+    given = {"statistics_interval": statistics, **({"inverse_interval": inverses} if inverses else {})}
+    for assigned in (False, True):
+        model = torch.nn.Linear(2, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        kfac = dkfac.attach(model, optimizer, **({} if assigned else given))
+        for name, value in given.items() if assigned else ():
+            setattr(kfac, name, value)
+        steps = {"statistics": [], "inverses": []}
+        with told() as texts:
+            for step in range(13):
+                optimizer.zero_grad()
+                model(torch.randn(4, 2)).square().mean().backward()
+                optimizer.step()
+                for kind, found in steps.items():
+                    found += [step] * bool(getattr(kfac.last_report, kind + "_refreshed"))
+        assert len(texts) == bool(said) and all(said in text for text in texts)
+        assert steps["statistics"] == list(range(0, 13, statistics))
+        if said:
+            delays = [next(i - s for i in steps["inverses"] if i >= s) for s in steps["statistics"][:-1]]
+            assert len(steps["inverses"]) <= len(steps["statistics"]) and 0 <= max(delays) <= 2 * (inverses == 3)
 
 
 def test_a_step_takes_the_damping_alone():

@@ -9,7 +9,7 @@ from torch import nn
 
 import dkfac.torch as dkfac
 from dkfac.torch._coverage import number, percent
-from dkfac.torch._telling import REJECTED
+from dkfac.torch._rejections import OFTEN, REJECTED, WINDOW
 from support import told
 from test_ranks import run_ranks
 
@@ -153,16 +153,15 @@ def test_a_small_share_is_told(others, options, small):
     assert f"curvature of {percent(20, 20 + others)} of" in kfac.summary()
 
 
-def diverge(form, steps, weights, recover_at=()):
-    """Steps whose loss is not finite, but for some. Returns what was told, and the first and the last weights."""
+def diverge(form, steps, weights, recover_at=(), found=False):
+    """Steps whose loss is not finite, but for some. Returns what was told; `found`: after the preconditioner."""
     torch.manual_seed(3)
     model, x = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)), torch.randn(5, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     if form == "KFAC":
         optimizer = dkfac.KFAC(model, 0.01)
     kfac = dkfac.KFACPreconditioner(model) if form == "KFACPreconditioner" else None
-    if form == "attach":
-        dkfac.attach(model, optimizer)
+    made = dkfac.attach(model, optimizer) if form == "attach" else kfac or optimizer
     if weights == "broken":
         with torch.no_grad():
             model[2].weight[0, 0] = math.nan
@@ -173,7 +172,7 @@ def diverge(form, steps, weights, recover_at=()):
             (model(x).square().mean() * factor).backward()
             if kfac is None or not kfac.step().rejected:
                 optimizer.step()
-    return texts
+    return (made, texts) if found else texts
 
 
 @pytest.mark.parametrize("form", ["attach", "KFAC", "KFACPreconditioner"])
@@ -184,7 +183,21 @@ def test_steps_that_are_rejected_in_a_row_are_told_once(form):
     text, = diverge(form, REJECTED, "broken")
     assert "'2.weight' of the model is not finite itself" in text and "checkpoint" in text
     assert diverge(form, REJECTED - 1, "broken") == []  # Controls.
-    assert diverge(form, 25, "finite", recover_at=(0, 9, 18)) == []
+    assert diverge(form, REJECTED + 2, "finite", recover_at=(0, 6)) == []
+
+
+@pytest.mark.parametrize("form", ["attach", "KFAC", "KFACPreconditioner"])
+def test_a_share_of_rejected_steps_is_told_once_and_counted(form):
+    """Every 15th of 200 steps is 13 of them, every 25th is 8."""
+    for every, texts in ((15, 1), (25, 0)):
+        kfac, said = diverge(form, WINDOW + 40, "finite", recover_at=[t for t in range(WINDOW + 40) if t % every],
+                             found=True)
+        assert len(said) == texts and kfac.rejected_steps == len(range(0, WINDOW + 40, every))
+        assert f"{kfac.rejected_steps} of {WINDOW + 40} steps were rejected" in kfac.summary()
+    text, = diverge(form, 40, "finite", recover_at=[t for t in range(40) if t % 3])
+    assert text.startswith("[dkfac] 11 of the last 31 steps were rejected, and changed nothing: not finite was a statistic "
+                           "in 11 of them, a gradient in 11 of them; all weights are finite")
+    assert 11 == OFTEN * WINDOW + 1
 
 
 def test_a_second_row_of_rejected_steps_is_told_again():

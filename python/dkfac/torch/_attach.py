@@ -14,6 +14,7 @@ from .._library import Error
 from . import _checks
 from ._model import ModelPreconditioner
 from ._options import Options, describe
+from ._settable import refuse_misnamed
 from ._settings import UnsetFloat
 
 if TYPE_CHECKING:
@@ -105,6 +106,7 @@ def attach(model: nn.Module, optimizer: torch.optim.Optimizer, damping: float = 
         takes effect in the next forward pass).
     options: fields of Options, which describes each.
     """
+    refuse_misnamed("attach", options, attach)
     while isinstance(inner := getattr(optimizer, "optimizer", None), torch.optim.Optimizer):
         optimizer = inner
     return Attached(model, optimizer, damping=damping, statistics_interval=statistics_interval,

@@ -20,6 +20,7 @@ from ._gradients import Rates
 from ._layers import Layer
 from ._model import ALL_KINDS, ModelPreconditioner
 from ._options import CommonOptions, describe
+from ._settable import refuse_misnamed
 from ._settings import Settings
 from ._setup import GradScaler
 
@@ -141,6 +142,7 @@ class KFACPreconditioner(ModelPreconditioner):
                  skip_layers: _checks.SkipLayers = None, update_factors_in_hook: bool = True,
                  loglevel: int = logging.DEBUG, damping_scale: str = "kfac-pytorch", comm: Comm | None = None,
                  dtype: torch.dtype | int | None = None, **options: Unpack[CommonOptions]) -> None:
+        refuse_misnamed("KFACPreconditioner", options, KFACPreconditioner)
         values = {"factor_update_steps": factor_update_steps, "inv_update_steps": inv_update_steps,
                   "damping": damping, "factor_decay": factor_decay, "kl_clip": kl_clip, "lr": lr}
         self._check(values, accumulation_steps, allreduce_bucket_cap_mb)
@@ -217,7 +219,7 @@ class KFACPreconditioner(ModelPreconditioner):
         if not bucket_mb >= 0:
             raise ValueError(f"allreduce_bucket_cap_mb must be >= 0, not {bucket_mb}")
         statistics, inverses = values["factor_update_steps"], values["inv_update_steps"]
-        if not callable(statistics) and not callable(inverses) and inverses % statistics:
+        if not callable(statistics) and not callable(inverses) and statistics < inverses and inverses % statistics:
             warnings.warn(f"inv_update_steps is {inverses}, not a multiple of factor_update_steps, {statistics}: some "
                           "inverses are rebuilt from factors of earlier steps", stacklevel=3)
 

@@ -233,6 +233,11 @@ class ModelPreconditioner(Joins, Settable):
 
     # --- reports ------------------------------------------------------------------------------------------------------
 
+    @property
+    def rejected_steps(self) -> int:
+        """Steps since this was made that the ranks rejected, since a gradient or a statistic was not finite."""
+        return self._telling.rejections.count
+
     def report(self) -> str:
         """A table of the layers, with the reason why a layer has no curvature."""
         return self._recorder.layers.lines(self._library.describe() if self._library is not None else None)

@@ -19,7 +19,7 @@ from . import _checks, _savers
 from ._join import Joins
 from ._model import ModelPreconditioner
 from ._options import Options, describe
-from ._settable import Settable, refuse_misspelt
+from ._settable import Settable, refuse_misnamed, refuse_misspelt
 from ._settings import UnsetFloat
 
 if TYPE_CHECKING:
@@ -63,6 +63,11 @@ class KFAC(Joins, Settable, torch.optim.Optimizer):
                  betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, params: Params | None = None,
                  damping: float = UnsetFloat(0.0), statistics_interval: int | None = None,
                  inverse_interval: int | None = None, **options: Unpack[Options]) -> None:
+        if not isinstance(model, nn.Module):
+            raise InvalidArgument(f"[KFAC] the first argument is a {type(model).__name__}; it must be the model, a "
+                                  "torch.nn.Module, whose layers have the curvature: KFAC(model, lr). What is to be "
+                                  "trained of it goes into params=, e.g. params=model.head.parameters()")
+        refuse_misnamed("KFAC", options, KFAC)
         _refuse_unused(update, {"momentum": {"momentum": (momentum, 0.9), "nesterov": (nesterov, False),
                                              "kl_clip": (options.get("kl_clip", 0.0), 0.0)},
                                 "adamw": {"betas": (tuple(betas), (0.9, 0.999)), "eps": (eps, 1e-8)}})
@@ -85,6 +90,14 @@ class KFAC(Joins, Settable, torch.optim.Optimizer):
 
     def _joined(self) -> ModelPreconditioner:
         return self.preconditioner
+
+    @property
+    def rejected_steps(self) -> int:
+        """That of its preconditioner, as the next."""
+        return self.preconditioner.rejected_steps
+
+    def summary(self) -> str:
+        return self.preconditioner.summary()
 
     @overload
     def step(self, closure: None = None) -> None: ...

@@ -312,6 +312,9 @@ class Recorder:
     def apply_settings(self, force: bool = False) -> None:
         """Passes changed settings on, unless records were made under the old ones."""
         self.settings.refresh()
+        text = self.settings.delayed()
+        if text is not None:
+            self.consistency.tell("intervals", text)
         if self.registered is not None and not self.recorded():
             self.settings.apply(self.registered.library, force)
 
@@ -359,6 +362,7 @@ class Recorder:
             self.registered.records.clear()
         self.consistency.end_step()
         self.passes.end_step()
+        self._held = []
         fewer = self.count.end_step()
         if fewer is not None:
             self.consistency.tell("fewer passes", _messages.fewer_passes(fewer, self.count.passes))

@@ -2,9 +2,12 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection
+import inspect
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
+from .. import _structs as c
+from .._library import InvalidArgument
 from ._options import Options, documented
 
 if TYPE_CHECKING:
@@ -75,6 +78,16 @@ def _settable(owner: object) -> list[str]:
 
 def _known(owner: object, name: str) -> bool:
     return name.startswith("_") or name in vars(owner) or hasattr(type(owner), name)
+
+
+def refuse_misnamed(where: str, options: Collection[str], takes: Callable[..., object]) -> None:
+    """Raises InvalidArgument where an option is none of those that a function takes, or that the library has."""
+    known = [name for name in inspect.signature(takes).parameters if name not in ("model", "optimizer", "options")]
+    fields = c.fields(c.CurvatureOptions)
+    for name in options:
+        if name not in known and name not in fields:
+            near = _near(name, known or fields) or f"; there are {', '.join(known or fields)}"
+            raise InvalidArgument(f"[{where}] there is no option {name!r}{near}")
 
 
 def refuse_unknown(owner: object, name: str) -> None:

@@ -30,6 +30,7 @@ class Settings:
     def __init__(self, arguments: Mapping[str, Any], explicit: Collection[str]) -> None:
         self.arguments = dict(arguments)
         self.explicit = explicit  # Names of those that the caller has passed.
+        self.assigned: set[str] = set()  # Names of those that were assigned since.
         self.values: dict[str, Any] = dict(arguments)
         self.applied: dict[str, Any] = dict(arguments)
         self._asked: set[str] = set()  # Intervals that are to be chosen, also those that were before.
@@ -42,6 +43,18 @@ class Settings:
         self.values[name] = value
         if asked:
             self._asked.add(name)
+        self.assigned.add(name)
+
+    def delayed(self) -> str | None:
+        """What intervals mean of which that of the inverses was chosen by the caller, and cannot be kept."""
+        statistics, inverses = self.values["statistics_interval"], self.values["inverse_interval"]
+        chosen = "inverse_interval" in self.explicit or "inverse_interval" in self.assigned
+        if not (chosen and statistics and inverses and statistics > inverses):
+            return None
+        late = f", and up to {inverses - 1} steps after them" if statistics % inverses else ""
+        return (f"statistics_interval = {statistics} is longer than inverse_interval = {inverses}: inverses are "
+                f"rebuilt from new statistics alone, so every {statistics} steps{late}; pass "
+                f"inverse_interval={statistics}, or statistics_interval={inverses}")
 
     def refresh(self) -> None:
         """Computes the values, where something else than the user does."""

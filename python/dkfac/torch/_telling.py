@@ -6,9 +6,6 @@ import logging
 import re
 import warnings
 from collections.abc import Iterator, Mapping
-from typing import Any
-
-import torch
 
 from .. import _structs as c
 from .._preconditioner import INTERVALS, StepReport
@@ -16,9 +13,9 @@ from ._consistency import level_of_caller
 from ._coverage import Coverage, coverage_of, number
 from ._find import CLASSES
 from ._recorder import Recorder
+from ._rejections import Rejections
 from ._settings import said
 
-REJECTED = 10  # Steps in a row, before they are told.
 SMALL = 0.5    # Below this share, more parameters move by plain gradients than by K-FAC, at one rate for both.
 _logger = logging.getLogger("dkfac.torch")
 
@@ -75,14 +72,14 @@ class Telling:
         self._options = options
         self._flops = 0.0
         self._report: StepReport | None = None
-        self._rejected = 0  # The last steps, in a row.
+        self.rejections = Rejections()
 
     def step(self, recorder: Recorder, report: StepReport) -> None:
         """A step of the library has ended, before the recorder's."""
         speaks, registered = recorder.setup.comm.rank == 0, recorder.registered
-        self._rejected = self._rejected + 1 if report.rejected else 0
-        if self._rejected == REJECTED and speaks:
-            _warn(_rejection(recorder, report))
+        text = self.rejections.add(report, recorder.setup.model)
+        if text and speaks:
+            _warn(text)
         if report.rejected:
             return
         before, self._report = self._report, report
@@ -111,6 +108,8 @@ class Telling:
         if found.frozen:
             parts.append(f"{number(found.frozen)} are frozen")
         parts.append(f"{said(settings)}, {self._intervals(settings)}")
+        if self.rejections.count:
+            parts.append(f"{self.rejections.count} of {self.rejections.steps} steps were rejected")
         if table:
             parts.append(_memory(table, comm.rank, comm.size))
             parts.append(self._cost())
@@ -154,29 +153,4 @@ def _small(found: Coverage) -> str | None:
     if found.curved < SMALL * found.wanted():
         return (f"only {found.share()} have curvature: {found.reasons()}. The others get the update of the optimizer "
                 "alone, at the same rate; name in skip_layers what is meant to be without, which ends this warning")
-    return None
-
-
-def _rejection(recorder: Recorder, report: StepReport) -> str:
-    causes = {"a statistic": report.nonfinite_statistic,
-              "a gradient": report.nonfinite_gradient + report.data_error}  # That of a layer, or another.
-    what = " and ".join(name for name, ranks in causes.items() if ranks)
-    broken = _not_finite(recorder.setup.model)
-    if broken is not None:
-        advice = (f"'{broken}' of the model is not finite itself, so no later step can be: go back to a checkpoint, "
-                  "with a lower rate, a larger damping, or kl_clip")
-    else:
-        weights = [p.detach() for p in recorder.setup.model.parameters() if p.numel()]
-        largest = max((float(w.abs().max()) for w in weights), default=0.0)
-        advice = (f"all weights are finite, the largest {largest:.3g}: if that is too large, go back to a checkpoint, "
-                  "with a lower rate; otherwise look at the loss and the batches, or lower the loss scale")
-    return f"{REJECTED} steps in a row were rejected, and changed nothing. Not finite is {what}; {advice}"
-
-
-def _not_finite(model: torch.nn.Module) -> str | None:
-    """The name of the first parameter or buffer that has a NaN or an infinity."""
-    tensors: list[tuple[str, Any]] = [*model.named_parameters(), *model.named_buffers()]
-    for name, tensor in tensors:
-        if tensor.is_floating_point() and not bool(torch.isfinite(tensor.detach()).all()):
-            return name
     return None
