@@ -127,6 +127,29 @@ def test_calls_with_batches_of_other_sizes():
     assert abs(of_a - 1) <= bound(2) and abs(of_g - 1) <= bound(2)
 
 
+@pytest.mark.parametrize("options", [{}, {"accumulation_steps": 2}, {"inverse_method": "ekfac", "inverse_interval": 2}],
+                         ids=str)
+def test_a_layer_of_some_calls_has_factors_of_these(options):
+    """As the last layer of a critic, of which the penalty uses the others alone. Control: their A is of both calls."""
+    class Critic(nn.Sequential):
+        def forward(self, x, whole=True):
+            return super().forward(x) if whole else self[0](x)
+    model, passes = Critic(nn.Linear(4, 5), nn.Linear(5, 1)).double(), options.get("accumulation_steps", 1)
+    optimizer, kfac = attached(model, **options)
+    a = {"0": 0, "1": 0}
+    for part in range(passes):
+        x, other = inputs(2, part)
+        with torch.no_grad(), kfac.paused():
+            for name, uses in (("0", [x, other]), ("1", [model(x, False)])):
+                ones = [torch.cat([u, torch.ones(N, 1).double()], 1) for u in uses]
+                a[name] = a[name] + sum(u.t() @ u for u in ones) / (N * len(uses) * passes)
+        ((model(x) - 1).square().mean() + model(other, False).square().mean()).backward()
+    optimizer.step()
+    assert not kfac.reasons()
+    for name, known in a.items():
+        assert float((kfac.factors(name)["a_average"] - known).norm()) <= 4 * bound(2) * float(known.norm())
+
+
 class Kinds(nn.Module):
     def __init__(self):
         super().__init__()

@@ -304,6 +304,8 @@ class Recorder:
             records.add(uses, self.joining.ranks, calls[layer])
             for use, _ in uses:
                 use.release()
+        for layer in calls:
+            records.end_pass(layer, self.joining.ranks)
 
     def recorded(self) -> bool:
         """Whether there are records since the last step."""

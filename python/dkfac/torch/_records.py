@@ -102,6 +102,12 @@ class StepRecords:
             layer.idle = layer.idle or not layer.weight.requires_grad
         while self.count(layer) < self.passes * self.uses:
             self._send(layer, layer.placeholder_without_rows() if without_data else layer.placeholder(), ranks)
+            self.end_pass(layer, ranks)
+
+    def end_pass(self, layer: Layer, ranks: int) -> None:
+        """Counts the forward passes of a backward pass that do not use the layer, which have no part in A."""
+        while self.count(layer) % self.uses:
+            self._send(layer, layer.placeholder_without_rows(), ranks)
 
     def leftover(self, full: bool) -> bool:
         """Whether a pass that begins now may be of another step than the records: that one is complete, or its
