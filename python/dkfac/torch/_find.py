@@ -85,6 +85,7 @@ def _same_role(layer: Layer, first: Layer | None) -> bool:
     """Whether a module applies the parameters of another one as that does, so that both are uses of one layer."""
     return (first is not None and first.reason is None and type(layer) is type(first)
             and isinstance(layer, (LinearLayer, EmbeddingLayer))
+            and getattr(layer.module, "padding_idx", None) == getattr(first.module, "padding_idx", None)
             and list(map(id, layer.parameters())) == list(map(id, first.parameters())))
 
 

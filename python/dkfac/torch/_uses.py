@@ -15,12 +15,19 @@ def joined(layer: Layer, records: Sequence[Record]) -> Record:
     if len(records) == 1:
         return records[0]
     if layer.kind == c.CONV2D:
-        return Record(torch.cat([r.x for r in records]), torch.cat([r.grad for r in records]))
+        return Record(_images([r.x for r in records]), _images([r.grad for r in records]))
     if layer.kind == c.NORM:
         return _normalized(layer, records)
     inputs = [r.x.unsqueeze(-1) if layer.kind == c.EMBEDDING else r.x for r in records]
     x = _positions(inputs)
     return Record(x.squeeze(-1) if layer.kind == c.EMBEDDING else x, _positions([r.grad for r in records]))
+
+
+def _images(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Those of a sample next to each other, as statistics may be of the first samples alone."""
+    if len({len(t) for t in tensors}) > 1:
+        return torch.cat(list(tensors))
+    return torch.stack(list(tensors), 1).flatten(0, 1)
 
 
 def _positions(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
