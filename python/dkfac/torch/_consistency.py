@@ -192,7 +192,8 @@ class Consistency:
         if self.derived:
             self.tell("derivatives", "the loss contains derivatives of the model (create_graph=True), in which its "
                       "weights are used again: the curvature is that of the recorded uses, by the gradients of the "
-                      "last backward pass, as if the derivatives were a penalty beside it")
+                      "last backward pass, as if the derivatives were a penalty beside it. Its own curvature is "
+                      "missing: where steps become too long, take a larger damping, 0.1 to 1")
         if self.turn % INTERVAL == 0:
             differing = self._differing()
             wrong = {*self.found, *(differing if self.turn == 0 else ())}

@@ -358,7 +358,6 @@ class Recorder:
         self.consistency.restart()
 
     def end_step(self) -> None:
-        self._held = []
         _capture.deactivate(self)
         if self.registered is not None:
             self.registered.records.clear()
