@@ -135,6 +135,37 @@ void Model::backward(Context& ctx, ConstTensorView grad_logits) {
   root_->backward(ctx, grad_logits, InputGrad::skipped);
 }
 
+ConstTensorView Model::linearize(Context& ctx, ConstTensorView x) {
+  require_memory();
+  LayerObserver* const observer = std::exchange(observer_, nullptr);
+  set_observer(nullptr);
+  Scratch scratch(ctx);
+  const TensorView before = scratch.take(buffers_.shape(), dtype_);
+  ops::copy(ctx, buffers_, before);
+  const ConstTensorView logits = forward(ctx, x, Mode::train);
+  ops::copy(ctx, before, buffers_);
+  set_observer(observer);
+  return logits;
+}
+
+ConstTensorView Model::tangent(Context& ctx, ConstTensorView direction) {
+  require_memory();
+  DKFAC_CHECK(direction.shape() == values_.shape() && direction.dtype() == dtype_ &&
+                  direction.is_contiguous(),
+              "[model] '", name_, "': the direction is ", direction.dtype(), " ", direction.shape(),
+              "; it must be ", dtype_, " ", values_.shape(), " without gaps");
+  workspace_->release_all();
+  std::int64_t begin = 0;
+  visit([&](Layer& layer) {
+    for (Parameter& p : layer.parameters()) {
+      p.tangent = direction.slice(0, begin, p.shape.numel()).reshape(p.shape);
+      begin += p.shape.numel();
+    }
+  });
+  const ConstTensorView logits = root_->tangent(ctx, {});
+  return compute_ == dtype_ ? logits : cast_into(ctx, logits, logits_, dtype_);
+}
+
 std::size_t Model::allocated_bytes() const {
   std::size_t total = values_.bytes() + gradients_.bytes() + buffers_.bytes() +
                       workspace_->bytes() + cast_input_.bytes() + cast_grad_.bytes() +

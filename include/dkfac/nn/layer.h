@@ -40,6 +40,9 @@ struct Parameter {
   /// The value rounded to the 16-bit type of the activations by the last forward pass, of a weight
   /// in a Model on a device; else empty.
   ConstTensorView rounded = {};
+  /// Direction in which tangent() differentiates, of the shape and dtype of the value. Set for all
+  /// parameters of a layer, or empty for all: then they do not move.
+  ConstTensorView tangent = {};
   /// What products take.
   [[nodiscard]] ConstTensorView operand() const { return rounded.empty() ? value : rounded; }
 };
@@ -181,6 +184,15 @@ class Layer {
   virtual ConstTensorView backward(Context& ctx, ConstTensorView grad_output,
                                    InputGrad input_grad) = 0;
 
+  /// Computes the derivative of the output along `dx`, a direction of the input, and
+  /// Parameter::tangent (forward mode), after forward() in training mode on the same input, which
+  /// must still be valid: J v, where backward() computes J' u. Statistics of the batch move with
+  /// their input. dx: of the shape and dtype of the input, or empty where that does not move; the
+  /// result is empty where the output does not. Its memory is as that of a gradient. It may be
+  /// called any number of times; backward() then needs another forward(). By default throws
+  /// InvalidArgument that names the layer.
+  virtual ConstTensorView tangent(Context& ctx, ConstTensorView dx);
+
   /// Calls f on this layer and then on its children, in forward order.
   virtual void visit(const std::function<void(Layer&)>& f) { f(*this); }
   /// Sets initial values in host memory: weights normal with variance 2 / fan-in (He et al. 2015),
@@ -219,6 +231,8 @@ class Layer {
   TensorView ensure(Context& ctx, Tensor& tensor, const Shape& shape, DType dtype);
   /// Returns memory for gradients: from the workspace, or from `own` for a layer without a Model.
   TensorView lend(Context& ctx, Tensor& own, const Shape& shape, DType dtype);
+  /// Returns memory for the result of tangent(), as lend() does.
+  TensorView lend_tangent(Context& ctx, const Shape& shape, DType dtype);
   /// Returns memory for outputs: by ensure() in training, by lend() in evaluation.
   TensorView output_memory(Context& ctx, Mode mode, Tensor& own, const Shape& shape, DType dtype);
   /// Returns a writable view of the memory of `view` if the workspace lent it, else an empty one.
@@ -237,6 +251,7 @@ class Layer {
 
  private:
   Workspace* workspace_ = nullptr;
+  Tensor tangent_;  ///< Without a Model.
   std::size_t held_bytes_ = 0;
 };
 

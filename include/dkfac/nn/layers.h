@@ -24,6 +24,7 @@ class Linear final : public Layer {
   [[nodiscard]] Shape output_shape(const Shape& input) const override;
   ConstTensorView forward(Context& ctx, ConstTensorView x, Mode mode) override;
   ConstTensorView backward(Context& ctx, ConstTensorView grad_output, InputGrad need) override;
+  ConstTensorView tangent(Context& ctx, ConstTensorView dx) override;
   [[nodiscard]] LayerCost cost(const Shape& input, DType compute) const override;
   [[nodiscard]] std::int64_t in() const { return in_; }
   [[nodiscard]] std::int64_t out() const { return out_; }
@@ -45,6 +46,7 @@ class Flatten final : public Layer {
   [[nodiscard]] Shape output_shape(const Shape& input) const override;
   ConstTensorView forward(Context& ctx, ConstTensorView x, Mode mode) override;
   ConstTensorView backward(Context& ctx, ConstTensorView grad_output, InputGrad need) override;
+  ConstTensorView tangent(Context& ctx, ConstTensorView dx) override;
   [[nodiscard]] LayerCost cost(const Shape& input, DType compute) const override;
 
  private:
@@ -91,6 +93,7 @@ class Conv2d final : public Layer {
   [[nodiscard]] Shape output_shape(const Shape& input) const override;
   ConstTensorView forward(Context& ctx, ConstTensorView x, Mode mode) override;
   ConstTensorView backward(Context& ctx, ConstTensorView grad_output, InputGrad need) override;
+  ConstTensorView tangent(Context& ctx, ConstTensorView dx) override;
   /// Draws the same numbers for a frozen weight as for a trained one.
   void initialize(Random& random) override;
   [[nodiscard]] std::int64_t in() const { return in_; }
@@ -127,6 +130,7 @@ class Relu final : public Layer {
   [[nodiscard]] Shape output_shape(const Shape& input) const override { return input; }
   ConstTensorView forward(Context& ctx, ConstTensorView x, Mode mode) override;
   ConstTensorView backward(Context& ctx, ConstTensorView grad_output, InputGrad need) override;
+  ConstTensorView tangent(Context& ctx, ConstTensorView dx) override;
 
  private:
   ConstTensorView trained_;  ///< Output of the last forward pass in training.
@@ -141,6 +145,7 @@ class Celu final : public Layer {
   [[nodiscard]] Shape output_shape(const Shape& input) const override { return input; }
   ConstTensorView forward(Context& ctx, ConstTensorView x, Mode mode) override;
   ConstTensorView backward(Context& ctx, ConstTensorView grad_output, InputGrad need) override;
+  ConstTensorView tangent(Context& ctx, ConstTensorView dx) override;
 
  private:
   double alpha_;
@@ -156,6 +161,7 @@ class Scale final : public Layer {
   [[nodiscard]] Shape output_shape(const Shape& input) const override { return input; }
   ConstTensorView forward(Context& ctx, ConstTensorView x, Mode mode) override;
   ConstTensorView backward(Context& ctx, ConstTensorView grad_output, InputGrad need) override;
+  ConstTensorView tangent(Context& ctx, ConstTensorView dx) override;
 
  private:
   double factor_;
@@ -176,6 +182,7 @@ class Pool2d final : public Layer {
   [[nodiscard]] Shape output_shape(const Shape& input) const override;
   ConstTensorView forward(Context& ctx, ConstTensorView x, Mode mode) override;
   ConstTensorView backward(Context& ctx, ConstTensorView grad_output, InputGrad need) override;
+  ConstTensorView tangent(Context& ctx, ConstTensorView dx) override;
   [[nodiscard]] LayerCost cost(const Shape& input, DType compute) const override;
   [[nodiscard]] PoolKind kind() const { return kind_; }
 
@@ -197,6 +204,7 @@ class GlobalPool final : public Layer {
   [[nodiscard]] Shape output_shape(const Shape& input) const override;
   ConstTensorView forward(Context& ctx, ConstTensorView x, Mode mode) override;
   ConstTensorView backward(Context& ctx, ConstTensorView grad_output, InputGrad need) override;
+  ConstTensorView tangent(Context& ctx, ConstTensorView dx) override;
   [[nodiscard]] LayerCost cost(const Shape& input, DType compute) const override;
   [[nodiscard]] PoolKind kind() const { return kind_; }
 
@@ -219,6 +227,7 @@ class Sequential final : public Layer {
   [[nodiscard]] Shape output_shape(const Shape& input) const override;
   ConstTensorView forward(Context& ctx, ConstTensorView x, Mode mode) override;
   ConstTensorView backward(Context& ctx, ConstTensorView grad_output, InputGrad need) override;
+  ConstTensorView tangent(Context& ctx, ConstTensorView dx) override;
   void visit(const std::function<void(Layer&)>& f) override;
   Shape trace(const Shape& input,
               const std::function<void(const Layer&, const Shape&)>& f) const override;
@@ -232,6 +241,10 @@ class Sequential final : public Layer {
   [[nodiscard]] std::size_t first_trained() const;
 
  private:
+  /// Returns pass(child, x) of all children, each of the result before it.
+  template <class Pass>
+  ConstTensorView in_order(const char* direction, ConstTensorView x, const Pass& pass);
+
   std::vector<std::pair<std::string, std::unique_ptr<Layer>>> children_;
 };
 
@@ -253,6 +266,7 @@ class Residual final : public Layer {
   [[nodiscard]] Shape output_shape(const Shape& input) const override;
   ConstTensorView forward(Context& ctx, ConstTensorView x, Mode mode) override;
   ConstTensorView backward(Context& ctx, ConstTensorView grad_output, InputGrad need) override;
+  ConstTensorView tangent(Context& ctx, ConstTensorView dx) override;
   void visit(const std::function<void(Layer&)>& f) override;
   Shape trace(const Shape& input,
               const std::function<void(const Layer&, const Shape&)>& f) const override;

@@ -62,6 +62,16 @@ void sample_labels(ConstTensorView logits, SampleKey key, std::span<std::int32_t
 /// exp().
 void sample_labels(Context& ctx, ConstTensorView logits, SampleKey key, TensorView labels);
 
+/// Products with the Hessian H of each sample's loss in its outputs, which is the Fisher of its
+/// distribution too: hv = H v, so that u' H v of tangents u and v (Model::tangent()) is a product
+/// of the Gauss-Newton matrix (docs/math.md, "Quadratic model"). Softmax cross-entropy, whatever
+/// its targets: hv_k = p_k (v_k - sum_j p_j v_j). Sigmoid cross-entropy: hv_k = p_k (1 - p_k) v_k.
+/// Squared error: H = I. outputs, v, hv: [n, outputs] of one dtype, f64 or f32; hv may be v. On any
+/// device, without a host synchronization.
+void softmax_curvature(Context& ctx, ConstTensorView logits, ConstTensorView v, TensorView hv);
+void sigmoid_curvature(Context& ctx, ConstTensorView logits, ConstTensorView v, TensorView hv);
+void squared_curvature(Context& ctx, ConstTensorView outputs, ConstTensorView v, TensorView hv);
+
 /// Squared error of a regression: the sample's loss is 1/2 sum_k (y_k - t_k)^2, which is -log p(t)
 /// of a Gaussian of unit variance around y, up to a constant. Its Fisher is the Gauss-Newton matrix
 /// J' J, J = dy/dw (docs/math.md, "Regression"). outputs, targets: [n, outputs], f64 or f32;

@@ -66,6 +66,14 @@ class Model {
   ConstTensorView forward(Context& ctx, ConstTensorView x, Mode mode);
   /// Computes gradients(), which it overwrites. grad_logits: of dtype().
   void backward(Context& ctx, ConstTensorView grad_logits);
+  /// Runs forward() in training mode for tangent(): no observer is called, and buffers() keep their
+  /// values. x is often a part of a batch, which BatchNorm2ds normalise as a batch of its own.
+  ConstTensorView linearize(Context& ctx, ConstTensorView x);
+  /// Computes the derivative of the logits of the last linearize() along `direction`, of
+  /// parameters(): [parameter_count] of dtype() (Layer::tangent()). Result [n, classes] of dtype(),
+  /// valid until the next pass. It may be called any number of times; backward() then needs another
+  /// forward(). Throws InvalidArgument naming a layer without a tangent.
+  ConstTensorView tangent(Context& ctx, ConstTensorView direction);
 
   void visit(const std::function<void(Layer&)>& f) { root_->visit(f); }
   void set_observer(LayerObserver* observer);

@@ -60,6 +60,7 @@ class BatchNorm2d final : public NormalizingLayer {
   [[nodiscard]] Shape output_shape(const Shape& input) const override;
   ConstTensorView forward(Context& ctx, ConstTensorView x, Mode mode) override;
   ConstTensorView backward(Context& ctx, ConstTensorView grad_output, InputGrad need) override;
+  ConstTensorView tangent(Context& ctx, ConstTensorView dx) override;
   void initialize(Random& random) override;
   [[nodiscard]] bool normalizes_rows() const override { return false; }
   [[nodiscard]] LayerCost cost(const Shape& input, DType compute) const override;
@@ -120,6 +121,7 @@ class LayerNorm final : public NormalizingLayer {
   [[nodiscard]] Shape output_shape(const Shape& input) const override;
   ConstTensorView forward(Context& ctx, ConstTensorView x, Mode mode) override;
   ConstTensorView backward(Context& ctx, ConstTensorView grad_output, InputGrad need) override;
+  ConstTensorView tangent(Context& ctx, ConstTensorView dx) override;
   [[nodiscard]] bool normalizes_rows() const override { return true; }
   [[nodiscard]] LayerCost cost(const Shape& input, DType compute) const override;
   [[nodiscard]] double epsilon() const { return epsilon_; }

@@ -21,6 +21,7 @@ class Embedding final : public Layer {
   [[nodiscard]] Shape output_shape(const Shape& input) const override;
   ConstTensorView forward(Context& ctx, ConstTensorView x, Mode mode) override;
   ConstTensorView backward(Context& ctx, ConstTensorView grad_output, InputGrad need) override;
+  ConstTensorView tangent(Context& ctx, ConstTensorView dx) override;
   /// Standard normal values: an output is one row, not a sum over many inputs.
   void initialize(Random& random) override;
   [[nodiscard]] std::int64_t vocabulary() const { return vocabulary_; }
@@ -40,6 +41,7 @@ class SinusoidalPositions final : public Layer {
   [[nodiscard]] Shape output_shape(const Shape& input) const override;
   ConstTensorView forward(Context& ctx, ConstTensorView x, Mode mode) override;
   ConstTensorView backward(Context& ctx, ConstTensorView grad_output, InputGrad need) override;
+  ConstTensorView tangent(Context& ctx, ConstTensorView dx) override;
   [[nodiscard]] LayerCost cost(const Shape& input, DType compute) const override;
 
  private:
@@ -60,6 +62,7 @@ class SelfAttention final : public Layer {
   [[nodiscard]] Shape output_shape(const Shape& input) const override;
   ConstTensorView forward(Context& ctx, ConstTensorView x, Mode mode) override;
   ConstTensorView backward(Context& ctx, ConstTensorView grad_output, InputGrad need) override;
+  ConstTensorView tangent(Context& ctx, ConstTensorView dx) override;
   [[nodiscard]] LayerCost cost(const Shape& input, DType compute) const override;
   [[nodiscard]] std::int64_t heads() const { return heads_; }
 

@@ -26,6 +26,10 @@ DKFAC_KERNEL(void, soften_labels, ConstTensorView labels, double smoothing, Tens
 DKFAC_KERNEL(void, draw_labels, ConstTensorView logits, const SampleKey& key, TensorView labels);
 /// targets = outputs + normal numbers; both [n,outputs], f64 or f32.
 DKFAC_KERNEL(void, draw_targets, ConstTensorView outputs, const SampleKey& key, TensorView targets);
+/// hv = H v for the rows of two losses (softmax_curvature(), sigmoid_curvature()); all [n,outputs],
+/// f64 or f32; hv may be v.
+DKFAC_KERNEL(void, softmax_curvature, ConstTensorView logits, ConstTensorView v, TensorView hv);
+DKFAC_KERNEL(void, sigmoid_curvature, ConstTensorView logits, ConstTensorView v, TensorView hv);
 
 /// For callers on the host without a context; creating one would allocate memory in every step.
 namespace cpu {

@@ -17,6 +17,9 @@ DKFAC_KERNEL(void, max_pool, const PoolShape& shape, ConstTensorView x, TensorVi
 /// addend: on a device, a tensor to add to dy, whose sum is rounded to their type; else empty.
 DKFAC_KERNEL(void, max_pool_backward, const PoolShape& shape, ConstTensorView dy,
              ConstTensorView addend, ConstTensorView place, TensorView dx);
+/// dy[i] = dx at the position of the i-th maximum.
+DKFAC_KERNEL(void, max_pool_tangent, const PoolShape& shape, ConstTensorView dx,
+             ConstTensorView place, TensorView dy);
 DKFAC_KERNEL(void, average_pool, const PoolShape& shape, ConstTensorView x, TensorView y);
 DKFAC_KERNEL(void, average_pool_backward, const PoolShape& shape, ConstTensorView dy,
              TensorView dx);
@@ -29,5 +32,8 @@ DKFAC_KERNEL(void, global_max, const GlobalShape& shape, ConstTensorView x, Tens
              TensorView place);
 DKFAC_KERNEL(void, global_max_backward, const GlobalShape& shape, ConstTensorView dy,
              ConstTensorView place, TensorView dx);
+/// dy[n,c] = dx at the position of the maximum.
+DKFAC_KERNEL(void, global_max_tangent, const GlobalShape& shape, ConstTensorView dx,
+             ConstTensorView place, TensorView dy);
 
 }  // namespace dkfac::nn

@@ -58,4 +58,26 @@ inline void check_grad(std::string_view op, const Layer& layer, bool trained,
       grad_output.shape(), "; it must be ", dtype, " ", output, " without gaps");
 }
 
+/// Checks for tangent() a direction of the input, which may be empty, and those of the parameters.
+inline void check_tangent(std::string_view op, const Layer& layer, bool trained, ConstTensorView dx,
+                          const Shape& input, DType dtype) {
+  DKFAC_CHECK(trained, "[", op, "] '", layer.name(),
+              "': tangent needs a forward pass in training mode before it");
+  DKFAC_CHECK(dx.empty() || (dx.shape() == input && dx.dtype() == dtype && dx.is_contiguous()), "[",
+              op, "] '", layer.name(), "': the tangent of the input is ", dx.dtype(), " ",
+              dx.shape(), "; it must be ", dtype, " ", input, " without gaps");
+  for (const Parameter& p : layer.parameters()) {
+    const bool fits = p.tangent.shape() == p.shape && p.tangent.dtype() == p.value.dtype();
+    DKFAC_CHECK(p.tangent.empty() == layer.parameters().front().tangent.empty() &&
+                    (p.tangent.empty() || fits),
+                "[", op, "] '", layer.name(), "': the tangent of the ", p.name, " is ",
+                p.tangent.dtype(), " ", p.tangent.shape(), "; it must be ", p.value.dtype(), " ",
+                p.shape, ", or empty for all parameters of the layer");
+  }
+}
+/// Whether the parameters of a layer have tangents.
+[[nodiscard]] inline bool has_tangents(const Layer& layer) {
+  return !layer.parameters().empty() && !layer.parameters().front().tangent.empty();
+}
+
 }  // namespace dkfac::nn

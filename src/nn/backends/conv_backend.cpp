@@ -47,4 +47,21 @@ void sum_pixels(Context& ctx, ConstTensorView dy, TensorView dbias) {
   kernels::sum_rows(ctx, dy, dbias);
 }
 
+void conv_tangent(Context& ctx, const ConvBackends& backends, ConvShape shape,
+                  const ConvTangent& of, TensorView y) {
+  if (of.dx.empty() && of.dweight.empty()) return kernels::repeat_row(ctx, of.dbias, y);
+  const auto product = [&](ConstTensorView x, ConstTensorView weight, ConstTensorView bias,
+                           TensorView to) {
+    shape.bias = !bias.empty();
+    backends.choose(ctx, shape).forward(ctx, shape, x, weight, bias, to);
+  };
+  if (of.dweight.empty()) return product(of.dx, of.weight, of.dbias, y);
+  product(of.x, of.dweight, of.dbias, y);
+  if (of.dx.empty()) return;
+  Scratch scratch(ctx);
+  const TensorView through = scratch.take(y.shape(), y.dtype());
+  product(of.dx, of.weight, {}, through);
+  kernels::add(ctx, y, through, y);
+}
+
 }  // namespace dkfac::nn

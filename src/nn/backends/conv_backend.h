@@ -164,4 +164,13 @@ class ConvBackends {
   std::unique_ptr<ConvBackend> device_, device_products_;
 };
 
+/// Operands of conv_tangent(): an input and a weight with their tangents, and that of the bias. A
+/// tangent may be empty, but not all of them.
+struct ConvTangent {
+  ConstTensorView x = {}, dx = {}, weight = {}, dweight = {}, dbias = {};
+};
+/// y = the sum of the convolutions of x with dweight and of dx with weight, and of dbias.
+void conv_tangent(Context& ctx, const ConvBackends& backends, ConvShape shape,
+                  const ConvTangent& of, TensorView y);
+
 }  // namespace dkfac::nn

@@ -43,6 +43,14 @@ ConstTensorView Relu::backward(Context& ctx, ConstTensorView grad_output, InputG
   return dx;
 }
 
+ConstTensorView Relu::tangent(Context& ctx, ConstTensorView dx) {
+  check_tangent("relu", *this, !trained_.empty(), dx, trained_.shape(), trained_.dtype());
+  if (dx.empty()) return {};
+  const TensorView dy = lend_tangent(ctx, trained_.shape(), trained_.dtype());
+  kernels::activate_backward(ctx, {ActivationKind::relu}, trained_, dx, dy);
+  return dy;
+}
+
 Celu::Celu(double alpha) : alpha_(alpha) {
   check_activation("celu", {ActivationKind::celu, alpha});
 }
@@ -65,6 +73,14 @@ ConstTensorView Celu::backward(Context& ctx, ConstTensorView grad_output, InputG
   return dx;
 }
 
+ConstTensorView Celu::tangent(Context& ctx, ConstTensorView dx) {
+  check_tangent("celu", *this, !trained_.empty(), dx, trained_.shape(), trained_.dtype());
+  if (dx.empty()) return {};
+  const TensorView dy = lend_tangent(ctx, trained_.shape(), trained_.dtype());
+  kernels::activate_backward(ctx, {ActivationKind::celu, alpha_}, trained_, dx, dy);
+  return dy;
+}
+
 std::string Scale::describe() const { return detail::concat("Scale by ", factor_); }
 
 ConstTensorView Scale::forward(Context& ctx, ConstTensorView x, Mode mode) {
@@ -80,6 +96,14 @@ ConstTensorView Scale::backward(Context& ctx, ConstTensorView grad_output, Input
   const TensorView dx = lend(ctx, input_grad_, grad_output.shape(), grad_output.dtype());
   kernels::scale(ctx, grad_output, factor_, dx);
   return dx;
+}
+
+ConstTensorView Scale::tangent(Context& ctx, ConstTensorView dx) {
+  if (dx.empty()) return {};
+  check_ready("scale", *this, ctx, dx);
+  const TensorView dy = lend_tangent(ctx, dx.shape(), dx.dtype());
+  kernels::scale(ctx, dx, factor_, dy);
+  return dy;
 }
 
 }  // namespace dkfac::nn

@@ -129,4 +129,33 @@ ConstTensorView SelfAttention::backward(Context& ctx, ConstTensorView grad_outpu
   return dx;
 }
 
+/// The Jacobian of the softmax is symmetric, so softmax_rows_backward() carries tangents too.
+ConstTensorView SelfAttention::tangent(Context& ctx, ConstTensorView dx) {
+  check_tangent("self_attention", *this, !input_.empty(), dx, input_.shape(), input_.dtype());
+  if (dx.empty()) return {};
+  const Shape shape = output_shape(input_.shape());
+  const std::int64_t t = shape[1], d = width_ / heads_;
+  const TensorView dy = lend_tangent(ctx, shape, input_.dtype());
+  const ConstTensorView rows = ensure(ctx, weights_, Shape{shape[0], heads_, t, t}, input_.dtype())
+                                   .reshape({shape[0] * heads_ * t, t});
+  const double scale = 1 / std::sqrt(static_cast<double>(d));
+  Scratch scratch(ctx);
+  const TensorView scores = scratch.take({t, t}, input_.dtype());
+  for (std::int64_t n = 0; n < shape[0]; ++n)
+    for (std::int64_t h = 0; h < heads_; ++h) {
+      const ConstTensorView weights = rows.slice(0, (n * heads_ + h) * t, t);
+      const TensorView out = head_of(dy, n, width_, 0, h * d, d);
+      const auto part = [&](ConstTensorView view, std::int64_t of) {
+        return head_of(view, n, width_, of, h * d, d);
+      };
+      ops::gemm(ctx, Trans::no, Trans::yes, scale, part(dx, 0), part(input_, 1), 0, scores);
+      ops::gemm(ctx, Trans::no, Trans::yes, scale, part(input_, 0), part(dx, 1), 1, scores);
+      for_dtype(input_.dtype(),
+                [&](auto zero) { softmax_rows_backward<decltype(zero)>(weights, scores); });
+      ops::gemm(ctx, Trans::no, Trans::no, 1, scores, part(input_, 2), 0, out);
+      ops::gemm(ctx, Trans::no, Trans::no, 1, weights, part(dx, 2), 1, out);
+    }
+  return dy;
+}
+
 }  // namespace dkfac::nn

@@ -7,6 +7,7 @@
 #include "dkfac/core/ops.h"
 #include "dkfac/nn/layers.h"
 
+#include "nn/backends/backend_elementwise.h"
 #include "nn/backends/backend_normalize.h"
 #include "nn/backends/checks.h"
 #include "nn/backends/dtype.h"
@@ -320,6 +321,47 @@ ConstTensorView BatchNorm2d::backward(Context& ctx, ConstTensorView grad_output,
   }
   if (written && !has_addend_) release(masked);
   return dx;
+}
+
+/// The map of tangents through the moments of the batch is symmetric, so normalize_backward() has
+/// it: a*dx + b*(x - mean) + c. b and c take the moves of scale and shift.
+ConstTensorView BatchNorm2d::tangent(Context& ctx, ConstTensorView dx) {
+  check_tangent("batch_norm", *this, !input_.empty(), dx, input_.shape(), input_.dtype());
+  DKFAC_CHECK(ranks_ == nullptr, "[batch_norm] '", name_, "' shares its batches with ", ranks() - 1,
+              " other ranks, and tangents are of this rank's batch alone; set_ranks(nullptr)");
+  const bool moves = has_tangents(*this);
+  if (dx.empty() && !moves) return {};
+  const NormShape s = norm_shape(input_.shape(), options_.groups, channels_);
+  const Shape per_group{s.groups, s.channels};
+  const DType dtype = compute_dtype(input_.dtype());
+  const NormMoments of_batch = statistics(ctx, per_group, dtype);
+  Scratch scratch(ctx);
+  const auto zeros = [&](DType type) {
+    const TensorView x = scratch.take(per_group, type);
+    ops::fill(ctx, x, 0);
+    return x;
+  };
+  const TensorView sum = zeros(DType::f64), sum_centered = zeros(DType::f64);
+  const NormCoefficients to{zeros(dtype), zeros(dtype), zeros(dtype)};
+  const OutputGrad along{dx.empty() ? input_ : dx, {}, {}};
+  if (!dx.empty())
+    kernels::train_gradients(ctx, s, input_, of_batch.affine(), along, {}, scale(),
+                             of_batch.inv_std, {sum, sum_centered, {}, {}, to});
+  if (moves && options_.trainable_scale) {
+    // With sums of 0 the first coefficient is dgamma / std.
+    const NormCoefficients of_scale{zeros(dtype), zeros(dtype), zeros(dtype)};
+    kernels::norm_gradients(ctx, s, parameters_.front().tangent, of_batch.inv_std,
+                            zeros(DType::f64), zeros(DType::f64), {}, {}, of_scale);
+    ops::axpby(ctx, 1, of_scale.a, 1, to.b);
+  }
+  for (std::int64_t group = 0; moves && group < s.groups; ++group)
+    ops::axpby(ctx, 1, parameters_.back().tangent, 1, to.c.slice(0, group, 1).flat());
+  const TensorView dy = lend_tangent(ctx, input_.shape(), input_.dtype());
+  kernels::normalize_backward(ctx, s, input_, of_batch.affine(), along, to.made(), dy);
+  // A Residual whose sum this layer computes adds its shortcut before the activation.
+  if (!has_addend_ && activation_.kind != ActivationKind::none)
+    kernels::activate_backward(ctx, activation_, trained_, dy, dy);
+  return dy;
 }
 
 }  // namespace dkfac::nn

@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "dkfac/core/ops.h"
 #include "dkfac/nn/layers.h"
 
 #include "nn/backends/backend_elementwise.h"
@@ -60,16 +61,28 @@ Shape Sequential::output_shape(const Shape& input) const {
   return shape;
 }
 
-ConstTensorView Sequential::forward(Context& ctx, ConstTensorView x, Mode mode) {
+template <class Pass>
+ConstTensorView Sequential::in_order(const char* direction, ConstTensorView x, const Pass& pass) {
   const void* given = x.raw();
   for (const auto& [child, layer] : children_) {
     const ConstTensorView y =
-        located(*layer, "forward", [&, &part = *layer] { return part.forward(ctx, x, mode); });
+        located(*layer, direction, [&, &part = *layer] { return pass(part, x); });
     // The input of a child is no longer needed, unless its output is the same memory.
     if (x.raw() != given && x.raw() != y.raw()) release(x);
     x = y;
   }
   return x;
+}
+
+ConstTensorView Sequential::forward(Context& ctx, ConstTensorView x, Mode mode) {
+  return in_order("forward", x, [&](Layer& child, ConstTensorView input) {
+    return child.forward(ctx, input, mode);
+  });
+}
+
+ConstTensorView Sequential::tangent(Context& ctx, ConstTensorView dx) {
+  return in_order("tangent", dx,
+                  [&](Layer& child, ConstTensorView input) { return child.tangent(ctx, input); });
 }
 
 std::size_t Sequential::first_trained() const {
@@ -227,6 +240,26 @@ ConstTensorView Residual::backward(Context& ctx, ConstTensorView grad_output, In
   }
   if (grad.raw() != grad_output.raw()) release(grad);
   return dx;
+}
+
+ConstTensorView Residual::tangent(Context& ctx, ConstTensorView dx) {
+  DKFAC_CHECK(!trained_.empty(), "[residual] '", name_,
+              "': tangent needs a forward pass in training mode before it");
+  // Before the activation, also where the body's last layer applies it to the sum.
+  const ConstTensorView body = body_->tangent(ctx, dx);
+  const ConstTensorView shortcut = shortcut_ ? shortcut_->tangent(ctx, dx) : dx;
+  if (body.empty() && shortcut.empty()) return {};
+  const TensorView dy = lend_tangent(ctx, trained_.shape(), trained_.dtype());
+  if (body.empty() || shortcut.empty()) {
+    ops::copy(ctx, body.empty() ? shortcut : body, dy);
+  } else {
+    kernels::add(ctx, body, shortcut, dy);
+  }
+  if (options_.activation.kind != ActivationKind::none)
+    kernels::activate_backward(ctx, options_.activation, trained_, dy, dy);
+  for (const ConstTensorView& part : {body, shortcut})
+    if (part.raw() != dx.raw()) release(part);
+  return dy;
 }
 
 void Residual::visit(const std::function<void(Layer&)>& f) {

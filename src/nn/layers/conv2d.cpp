@@ -234,4 +234,19 @@ std::size_t Conv2d::held_bytes() const {
   return Layer::held_bytes() + plan_->backends.held_bytes();
 }
 
+ConstTensorView Conv2d::tangent(Context& ctx, ConstTensorView dx) {
+  check_tangent("conv2d", *this, !input_.empty(), dx, input_.shape(), input_.dtype());
+  const bool moves = has_tangents(*this);
+  if (dx.empty() && !moves) return {};
+  const Shape shape = output_shape(input_.shape());
+  const TensorView y = lend_tangent(ctx, shape, input_.dtype());
+  if (y.numel() == 0) return y;
+  ConvTangent of{.x = input_, .dx = dx, .weight = weight()};
+  if (moves && !options_.frozen) of.dweight = parameters_[0].tangent;
+  if (moves && options_.bias) of.dbias = parameters_.back().tangent;
+  conv_tangent(ctx, plan_->backends, conv_shape(input_.shape(), shape, options_, input_.dtype()),
+               of, y);
+  return y;
+}
+
 }  // namespace dkfac::nn

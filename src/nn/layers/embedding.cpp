@@ -58,4 +58,15 @@ ConstTensorView Embedding::backward(Context& ctx, ConstTensorView grad_output, I
   return {};
 }
 
+ConstTensorView Embedding::tangent(Context& ctx, ConstTensorView dx) {
+  DKFAC_CHECK(dx.empty(), "[embedding] '", name_,
+              "': indices have no tangent; make it the first layer");
+  check_tangent("embedding", *this, !input_.empty(), dx, {}, DType::i32);
+  if (!has_tangents(*this)) return {};
+  const ConstTensorView table = parameters_[0].tangent;
+  const TensorView dy = lend_tangent(ctx, output_shape(input_.shape()), table.dtype());
+  ops::gather_rows(ctx, table, input_, dy.reshape({input_.numel(), width_}));
+  return dy;
+}
+
 }  // namespace dkfac::nn

@@ -32,4 +32,9 @@ ConstTensorView Flatten::backward(Context&, ConstTensorView grad_output, InputGr
   return grad_output.reshape(input_shape_);
 }
 
+ConstTensorView Flatten::tangent(Context&, ConstTensorView dx) {
+  check_tangent("flatten", *this, !trained_.empty(), dx, input_shape_, trained_.dtype());
+  return dx.empty() ? dx : dx.reshape(trained_.shape());
+}
+
 }  // namespace dkfac::nn

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "dkfac/core/error.h"
+
 #include "nn/backends/dtype.h"
 #include "nn/backends/workspace.h"
 #include "nn/layers/he_normal.h"
@@ -65,6 +67,13 @@ Shape Layer::trace(const Shape& input,
   return output;
 }
 
+ConstTensorView Layer::tangent(Context&, ConstTensorView) {
+  throw InvalidArgument(
+      detail::concat("[layer] '", name_, "', ", describe(),
+                     ", has no tangent pass, which a step length of the quadratic "
+                     "model needs; use another step length"));
+}
+
 LayerCost Layer::cost(const Shape&, DType) const { return {}; }
 
 bool Layer::plan_forward(PassPlan& plan, const Shape& input) const {
@@ -100,6 +109,10 @@ TensorView Layer::ensure(Context& ctx, Tensor& tensor, const Shape& shape, DType
 TensorView Layer::lend(Context& ctx, Tensor& own, const Shape& shape, DType dtype) {
   return workspace_ != nullptr ? workspace_->take(ctx, shape, dtype)
                                : ensure(ctx, own, shape, dtype);
+}
+
+TensorView Layer::lend_tangent(Context& ctx, const Shape& shape, DType dtype) {
+  return lend(ctx, tangent_, shape, dtype);
 }
 
 TensorView Layer::output_memory(Context& ctx, Mode mode, Tensor& own, const Shape& shape,

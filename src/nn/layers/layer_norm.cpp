@@ -1,8 +1,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include "dkfac/core/ops.h"
 #include "dkfac/nn/norm_layers.h"
 
+#include "nn/backends/backend_elementwise.h"
 #include "nn/backends/backend_normalize.h"
 #include "nn/backends/checks.h"
 #include "nn/backends/dtype.h"
@@ -78,6 +80,36 @@ ConstTensorView LayerNorm::backward(Context& ctx, ConstTensorView grad_output, I
   kernels::normalize_rows_backward(ctx, x, parameters_[0].value, mean, inv_std, dy,
                                    dx.reshape(dy.shape()));
   return dx;
+}
+
+/// dy = gamma * (the derivative of xhat) + dgamma * xhat + dbeta.
+ConstTensorView LayerNorm::tangent(Context& ctx, ConstTensorView dx) {
+  check_tangent("layer_norm", *this, !input_.empty(), dx, input_.shape(), input_.dtype());
+  const bool moves = has_tangents(*this);
+  if (dx.empty() && !moves) return {};
+  const ConstTensorView x = rows_of(input_);
+  const DType dtype = compute_dtype(x.dtype());
+  Scratch scratch(ctx);
+  const auto statistic = [&](Tensor& own) { return ensure(ctx, own, Shape{x.dim(0)}, dtype); };
+  const TensorView mean = statistic(mean_), inv_std = statistic(inv_std_);
+  const TensorView result = lend_tangent(ctx, input_.shape(), input_.dtype());
+  const TensorView dy = result.reshape(x.shape());
+  if (moves)
+    kernels::normalize_rows(ctx, epsilon_, x, parameters_[0].tangent, parameters_[1].tangent, mean,
+                            inv_std, dy);
+  if (dx.empty()) return result;
+  const TensorView through = scratch.take(x.shape(), x.dtype());
+  const TensorView ones = scratch.take(Shape{1, channels_}, dtype);
+  const TensorView zeros = scratch.take(Shape{1, channels_}, dtype);
+  ops::fill(ctx, ones, 1);
+  ops::fill(ctx, zeros, 0);
+  // The derivative of xhat is symmetric: that of the backward pass with gamma = 1.
+  kernels::normalize_rows_backward(ctx, x, ones.flat(), mean, inv_std, rows_of(dx), through);
+  const TensorView scaled = moves ? scratch.take(x.shape(), x.dtype()) : dy;
+  const Affine gamma{{zeros, zeros}, parameters_[0].value.reshape({1, channels_}), zeros};
+  kernels::normalize(ctx, {1, x.dim(0), channels_}, through, gamma, {}, {}, scaled, {});
+  if (moves) kernels::add(ctx, dy, scaled, dy);
+  return result;
 }
 
 }  // namespace dkfac::nn

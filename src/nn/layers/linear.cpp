@@ -116,4 +116,18 @@ ConstTensorView Linear::backward(Context& ctx, ConstTensorView grad_output, Inpu
   return dx;
 }
 
+ConstTensorView Linear::tangent(Context& ctx, ConstTensorView dx) {
+  check_tangent("linear", *this, !input_.empty(), dx, input_.shape(), input_.dtype());
+  const bool moves = has_tangents(*this);
+  if (dx.empty() && !moves) return {};
+  const TensorView y = lend_tangent(ctx, output_shape(input_.shape()), input_.dtype());
+  if (y.numel() == 0) return y;
+  ConvTangent of{.x = image_of(input_, in_), .weight = kernel_of(parameters_[0].operand())};
+  if (!dx.empty()) of.dx = image_of(dx, in_);
+  if (moves) of.dweight = kernel_of(parameters_[0].tangent);
+  if (moves && bias_) of.dbias = parameters_[1].tangent;
+  conv_tangent(ctx, plan_->backends, pixels(*this, input_), of, image_of(y, out_));
+  return y;
+}
+
 }  // namespace dkfac::nn

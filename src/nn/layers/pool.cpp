@@ -142,4 +142,33 @@ ConstTensorView GlobalPool::backward(Context& ctx, ConstTensorView grad_output, 
   return dx;
 }
 
+ConstTensorView Pool2d::tangent(Context& ctx, ConstTensorView dx) {
+  check_tangent("pool2d", *this, !input_.empty(), dx, input_.shape(), input_.dtype());
+  if (dx.empty()) return {};
+  const Shape shape = output_shape(input_.shape());
+  const TensorView dy = lend_tangent(ctx, shape, input_.dtype());
+  const PoolShape pool = pool_shape(input_.shape(), shape, kernel_, stride_, pad_);
+  if (kind_ == PoolKind::max) {
+    const TensorView places = ensure(ctx, argmax_, places_shape(ctx.device(), pool), DType::i32);
+    kernels::max_pool_tangent(ctx, pool, dx, places, dy);
+  } else {
+    kernels::average_pool(ctx, pool, dx, dy);
+  }
+  return dy;
+}
+
+ConstTensorView GlobalPool::tangent(Context& ctx, ConstTensorView dx) {
+  check_tangent("global_pool", *this, !input_.empty(), dx, input_.shape(), input_.dtype());
+  if (dx.empty()) return {};
+  const Shape shape = output_shape(input_.shape());
+  const TensorView dy = lend_tangent(ctx, shape, input_.dtype());
+  const GlobalShape s = global_shape(input_.shape());
+  if (kind_ == PoolKind::max) {
+    kernels::global_max_tangent(ctx, s, dx, ensure(ctx, argmax_, shape, DType::i32), dy);
+  } else {
+    kernels::global_average(ctx, s, dx, dy);
+  }
+  return dy;
+}
+
 }  // namespace dkfac::nn

@@ -69,4 +69,9 @@ ConstTensorView SinusoidalPositions::backward(Context& ctx, ConstTensorView grad
   return dx;
 }
 
+ConstTensorView SinusoidalPositions::tangent(Context&, ConstTensorView dx) {
+  check_tangent("positions", *this, !trained_.empty(), dx, trained_.shape(), trained_.dtype());
+  return dx;
+}
+
 }  // namespace dkfac::nn

@@ -54,4 +54,13 @@ ConstTensorView PadShortcut::backward(Context& ctx, ConstTensorView grad_output,
   return dx;
 }
 
+ConstTensorView PadShortcut::tangent(Context& ctx, ConstTensorView dx) {
+  check_tangent("pad_shortcut", *this, trained_, dx, input_shape_, dtype_);
+  if (dx.empty()) return {};
+  const Shape shape = output_shape(input_shape_);
+  const TensorView dy = lend_tangent(ctx, shape, dtype_);
+  if (dy.numel() > 0) kernels::pad_channels(ctx, pad_shape(input_shape_, shape, stride_), dx, dy);
+  return dy;
+}
+
 }  // namespace dkfac::nn

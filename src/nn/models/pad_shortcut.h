@@ -13,6 +13,7 @@ class PadShortcut final : public Layer {
   [[nodiscard]] Shape output_shape(const Shape& input) const override;
   ConstTensorView forward(Context& ctx, ConstTensorView x, Mode mode) override;
   ConstTensorView backward(Context& ctx, ConstTensorView grad_output, InputGrad need) override;
+  ConstTensorView tangent(Context& ctx, ConstTensorView dx) override;
 
  private:
   std::int64_t in_, out_;

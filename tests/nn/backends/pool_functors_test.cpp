@@ -101,6 +101,13 @@ void expect_maxima() {
         ASSERT_EQ(place[o], where[o]);
         expected[static_cast<std::size_t>(source[o])] += at(dy, static_cast<std::int64_t>(o));
       }
+      const std::vector<T> z = filled<T>(in, 3);
+      std::vector<T> dz = filled<T>(out, 0);
+      const MaxPoolTangent<T, W, P> tangent{s, z.data(), place.data(), dz.data()};
+      for (std::int64_t i = 0; i < out / static_cast<std::int64_t>(W); ++i) tangent(i);
+      EXPECT_TRUE(intact(dz));
+      for (std::size_t o = 0; o < source.size(); ++o)
+        ASSERT_EQ(at(dz, static_cast<std::int64_t>(o)), at(z, source[o]));
       const MaxPoolBackward<T, W, P> backward{s, dy.data(), nullptr, place.data(), dx.data()};
       for (std::int64_t i = 0; i < in / static_cast<std::int64_t>(W); ++i) backward(i);
       EXPECT_TRUE(intact(dx));
@@ -159,6 +166,10 @@ TYPED_TEST(PoolFunctors, GlobalPoolsReachEveryElement) {
     std::vector<std::int32_t> place(static_cast<std::size_t>(kOut), -7);
     const GlobalMax<T, W> largest{kPositions, kChannels, x.data(), y.data(), place.data()};
     for (std::int64_t i = 0; i < kOut / kWidth; ++i) largest(i);
+    const std::vector<T> z = filled<T>(kIn, 3);
+    std::vector<T> dz = filled<T>(kOut, 0);
+    const GlobalMaxTangent<T, W> tangent{kPositions, kChannels, z.data(), place.data(), dz.data()};
+    for (std::int64_t i = 0; i < kOut / kWidth; ++i) tangent(i);
     const GlobalMaxBackward<T, W> backward{kPositions, kChannels, dy.data(), place.data(),
                                            dx.data()};
     const GlobalAverageBackward<T, W> shares{kPositions, kChannels, dy.data(), even.data()};
@@ -166,7 +177,7 @@ TYPED_TEST(PoolFunctors, GlobalPoolsReachEveryElement) {
       backward(i);
       shares(i);
     }
-    EXPECT_TRUE(intact(y) && intact(dx) && intact(even));
+    EXPECT_TRUE(intact(y) && intact(dx) && intact(even) && intact(dz));
     std::vector<T> means = filled<T>(kOut, 0);
     const PositionRows<T, W> rows{x.data(), kPositions, kChannels};
     const StoreMeans<T, W> store{means.data(), kPositions, kChannels};
@@ -188,6 +199,7 @@ TYPED_TEST(PoolFunctors, GlobalPoolsReachEveryElement) {
       }
       ASSERT_EQ(at(y, o), best);
       ASSERT_EQ(place[static_cast<std::size_t>(o)], where);
+      ASSERT_EQ(at(dz, o), at(z, (n * kPositions + where) * kChannels + c));
       const double step = sizeof(T) == 2 ? 0x1p-7 : 0x1p-23;
       ASSERT_NEAR(at(means, o), sum / kPositions, step);
       for (std::int64_t p = 0; p < kPositions; ++p) {

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <memory>
 #include <numeric>
@@ -7,13 +8,14 @@
 
 #include <gtest/gtest.h>
 
+#include "dkfac/core/ops.h"
 #include "dkfac/nn/gradient_check.h"
 
 #include "nn/models/pad_shortcut.h"
 #include "nn/nn_support.h"
 
-/// E11 of docs/project/proof.md: the gradient of every layer against central differences, element
-/// by element, on both backends.
+/// E11 of docs/project/proof.md: the gradient and the tangent of every layer against central
+/// differences, element by element, on both backends.
 namespace dkfac::nn {
 namespace {
 
@@ -142,6 +144,113 @@ TEST_P(EveryGradient, IsThatOfCentralDifferences) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Layers, EveryGradient, ::testing::ValuesIn(cases()),
+                         [](const auto& test) { return test.param.name; });
+
+/// Forward mode of a layer at a point and along a direction, of its input and its parameters.
+class EveryTangent : public ::testing::TestWithParam<Case> {
+ protected:
+  explicit EveryTangent(Backend backend = Backend::fast)
+      : ctx(Device::cpu(), {.backend = backend, .threads = 1}),
+        probe(GetParam().make()),
+        memory(bind_standalone(ctx, *probe, DType::f64, 3)),
+        x(away_from_kinks(ctx, GetParam().input)),
+        dx(Tensor::empty(ctx, x.shape(), DType::f64)) {
+    Random random(5);
+    fill_uniform(dx, -1, 1, random);
+    for_parameters([&](Parameter& p) {
+      directions.push_back(Tensor::empty(ctx, p.shape, DType::f64));
+      fill_uniform(directions.back(), -1, 1, random);
+      p.tangent = directions.back();
+    });
+  }
+  void for_parameters(const std::function<void(Parameter&)>& f) {
+    probe->visit([&](Layer& part) {
+      for (Parameter& p : part.parameters()) f(p);
+    });
+  }
+  /// Output after `step` times the direction; the point stays.
+  std::vector<double> moved(double step) {
+    const auto move = [&](double by) {
+      ops::axpby(ctx, by, dx, 1, x);
+      for_parameters([&](Parameter& p) { ops::axpby(ctx, by, p.tangent, 1, p.value); });
+    };
+    move(step);
+    std::vector<double> y = values(ctx, probe->forward(ctx, x, Mode::train));
+    move(-step);
+    return y;
+  }
+  /// A tangent that does not move is one of zeros.
+  std::vector<double> tangent(ConstTensorView along) {
+    const ConstTensorView y = probe->forward(ctx, x, Mode::train);
+    const std::size_t count = static_cast<std::size_t>(y.numel());
+    const ConstTensorView dy = probe->tangent(ctx, along);
+    return dy.empty() ? std::vector<double>(count) : values(ctx, dy);
+  }
+
+  Context ctx;
+  std::unique_ptr<Layer> probe;
+  Tensor memory, x, dx;
+  std::vector<Tensor> directions;
+};
+
+class EveryTangentOfReference : public EveryTangent {
+ protected:
+  EveryTangentOfReference() : EveryTangent(Backend::reference) {}
+};
+
+double dot_of(const std::vector<double>& a, const std::vector<double>& b) {
+  return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
+}
+
+void expect_differences(const std::vector<double>& tangent, std::vector<double> above,
+                        const std::vector<double>& below, double step) {
+  for (std::size_t i = 0; i < above.size(); ++i) above[i] = (above[i] - below[i]) / (2 * step);
+  EXPECT_LE(relative_error(tangent, above), kGradientTolerance);
+}
+
+TEST_P(EveryTangent, IsThatOfCentralDifferences) {
+  constexpr double kStep = 1e-6;
+  expect_differences(tangent(dx), moved(kStep), moved(-kStep), kStep);
+}
+TEST_P(EveryTangentOfReference, IsThatOfCentralDifferences) {
+  constexpr double kStep = 1e-6;
+  expect_differences(tangent(dx), moved(kStep), moved(-kStep), kStep);
+}
+
+TEST_P(EveryTangent, IsTheTransposeOfTheBackwardPass) {
+  const std::vector<double> along = tangent(dx);
+  Tensor u = Tensor::empty(ctx, probe->output_shape(x.shape()), DType::f64);
+  Random random(7);
+  fill_uniform(u, -1, 1, random);
+  const double forwards = dot_of(values(ctx, u), along);
+  (void)probe->forward(ctx, x, Mode::train);
+  double of_input =
+      dot_of(values(ctx, dx), values(ctx, probe->backward(ctx, u, InputGrad::needed)));
+  double of_parameters = 0;
+  for_parameters(
+      [&](Parameter& p) { of_parameters += dot_of(values(ctx, p.tangent), values(ctx, p.grad)); });
+  // Sums of as many products as there are elements, each near 1, through a few layers.
+  const double tolerance = 100 * static_cast<double>(x.numel()) * eps<double>;
+  EXPECT_NEAR(forwards, of_input + of_parameters, tolerance);
+  EXPECT_GT(std::abs(of_input), 1e-3);  // Neither part is nothing.
+  if (memory.numel() > 0 && !directions.empty()) {
+    EXPECT_GT(std::abs(of_parameters), 1e-3);
+  }
+}
+
+TEST_P(EveryTangent, IsTheSumOfThoseOfInputAndParameters) {
+  const std::vector<double> both = tangent(dx);
+  const std::vector<double> of_parameters = tangent({});
+  for_parameters([](Parameter& p) { p.tangent = {}; });
+  std::vector<double> sum = tangent(dx);
+  for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += of_parameters[i];
+  EXPECT_LE(relative_error(sum, both), 1000 * eps<double>);  // Sums of tens of terms.
+  EXPECT_EQ(tangent({}), std::vector<double>(both.size()));
+}
+
+INSTANTIATE_TEST_SUITE_P(Layers, EveryTangent, ::testing::ValuesIn(cases()),
+                         [](const auto& test) { return test.param.name; });
+INSTANTIATE_TEST_SUITE_P(Layers, EveryTangentOfReference, ::testing::ValuesIn(cases()),
                          [](const auto& test) { return test.param.name; });
 
 TEST(EveryGradientControl, ADifferenceAcrossAKinkIsNoGradient) {

@@ -101,4 +101,15 @@ void global_max_backward(Context&, const GlobalShape& s, ConstTensorView dy, Con
   });
 }
 
+void global_max_tangent(Context&, const GlobalShape& s, ConstTensorView dx, ConstTensorView place,
+                        TensorView dy) {
+  for_storage(dx.dtype(), [&](auto t) {
+    using T = decltype(t);
+    const auto* places = place.data<std::int32_t>();
+    for (std::int64_t n = 0; n < s.n; ++n)
+      for (std::int64_t c = 0; c < s.c; ++c)
+        dy.data<T>()[n * s.c + c] = dx.data<T>()[(n * s.positions + places[n * s.c + c]) * s.c + c];
+  });
+}
+
 }  // namespace dkfac::nn::cpu

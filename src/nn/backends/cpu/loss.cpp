@@ -204,4 +204,25 @@ void draw_targets(Context&, ConstTensorView outputs, const SampleKey& key, Tenso
   });
 }
 
+void softmax_curvature(Context&, ConstTensorView logits, ConstTensorView v, TensorView hv) {
+  const std::int64_t classes = logits.dim(1);
+  for_dtype(logits.dtype(), [&](auto t) {
+    using T = decltype(t);
+    const cuda::SoftmaxCurvature<T> row{logits.data<T>(), v.data<T>(), classes, hv.data<T>()};
+    parallel_for(logits.dim(0), grain_of(32 * classes), [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) row(i);
+    });
+  });
+}
+
+void sigmoid_curvature(Context&, ConstTensorView logits, ConstTensorView v, TensorView hv) {
+  for_dtype(logits.dtype(), [&](auto t) {
+    using T = decltype(t);
+    const cuda::SigmoidCurvature<T> one{logits.data<T>(), v.data<T>(), hv.data<T>()};
+    parallel_for(logits.numel(), grain_of(16), [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) one(i);
+    });
+  });
+}
+
 }  // namespace dkfac::nn::cpu

@@ -5,6 +5,7 @@
 #include "nn/backends/cpu/parallel.h"
 #include "nn/backends/cpu/pool_steps.h"
 #include "nn/backends/cpu/storage.h"
+#include "nn/backends/cuda/pool_functors.h"
 
 #include DKFAC_SIMD_HEADER
 
@@ -270,6 +271,18 @@ void average_pool_backward(Context&, const PoolShape& s, ConstTensorView dy, Ten
     T* to = dx.data<T>();
     for_images(s, [&](std::int64_t i) {
       average_pool_backward_image(s, from + i * s.out_h * s.out_w * s.c, to + i * s.h * s.w * s.c);
+    });
+  });
+}
+
+void max_pool_tangent(Context&, const PoolShape& s, ConstTensorView dx, ConstTensorView place,
+                      TensorView dy) {
+  for_storage(dx.dtype(), [&](auto t) {
+    using T = decltype(t);
+    const cuda::MaxPoolTangent<T, 1, std::int32_t> gather{s, dx.data<T>(),
+                                                          place.data<std::int32_t>(), dy.data<T>()};
+    parallel_for(dy.numel(), kGrain, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) gather(i);
     });
   });
 }

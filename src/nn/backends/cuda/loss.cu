@@ -94,4 +94,18 @@ void draw_targets(Context& ctx, ConstTensorView outputs, const SampleKey& key, T
   });
 }
 
+void softmax_curvature(Context& ctx, ConstTensorView logits, ConstTensorView v, TensorView hv) {
+  visit_computing(logits.dtype(), [&]<class T>(Type<T>) {
+    for_each(ctx.stream(), logits.dim(0),
+             SoftmaxCurvature<T>{logits.data<T>(), v.data<T>(), logits.dim(1), hv.data<T>()});
+  });
+}
+
+void sigmoid_curvature(Context& ctx, ConstTensorView logits, ConstTensorView v, TensorView hv) {
+  visit_computing(logits.dtype(), [&]<class T>(Type<T>) {
+    for_each(ctx.stream(), logits.numel(),
+             SigmoidCurvature<T>{logits.data<T>(), v.data<T>(), hv.data<T>()});
+  });
+}
+
 }  // namespace dkfac::nn::cuda

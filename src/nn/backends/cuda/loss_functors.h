@@ -278,4 +278,38 @@ struct DrawTargets {
   }
 };
 
+/// hv = H v of a row of softmax cross-entropy; hv may be v.
+template <class T>
+struct SoftmaxCurvature {
+  const T *logits, *v;
+  std::int64_t classes;
+  T* hv;
+  DKFAC_HD void operator()(std::int64_t row) const {
+    const T *x = logits + row * classes, *from = v + row * classes;
+    double top = static_cast<double>(x[0]), sum = 0, mean = 0;
+    for (std::int64_t k = 1; k < classes; ++k)
+      if (static_cast<double>(x[k]) > top) top = static_cast<double>(x[k]);
+    for (std::int64_t k = 0; k < classes; ++k) {
+      const double weight = std::exp(static_cast<double>(x[k]) - top);
+      sum += weight;
+      mean += weight * static_cast<double>(from[k]);
+    }
+    mean /= sum;
+    for (std::int64_t k = 0; k < classes; ++k)
+      hv[row * classes + k] = static_cast<T>(std::exp(static_cast<double>(x[k]) - top) / sum *
+                                             (static_cast<double>(from[k]) - mean));
+  }
+};
+
+/// The same of one output of sigmoid cross-entropy.
+template <class T>
+struct SigmoidCurvature {
+  const T *logits, *v;
+  T* hv;
+  DKFAC_HD void operator()(std::int64_t i) const {
+    const double small = std::exp(-std::abs(static_cast<double>(logits[i])));
+    hv[i] = static_cast<T>(small / ((1 + small) * (1 + small)) * static_cast<double>(v[i]));
+  }
+};
+
 }  // namespace dkfac::nn::cuda

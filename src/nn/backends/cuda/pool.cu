@@ -116,4 +116,24 @@ void global_max_backward(Context& ctx, const GlobalShape& s, ConstTensorView dy,
   });
 }
 
+void max_pool_tangent(Context& ctx, const PoolShape& s, ConstTensorView dx, ConstTensorView place,
+                      TensorView dy) {
+  visit_packs(dx, dy, place.raw(), s.c, [&]<class T, std::size_t W>(Type<T>, Width<W>) {
+    visit_places(ctx, s, place.raw(), [&](const auto* from) {
+      for_each(ctx.stream(), packs_in<W>(dy),
+               MaxPoolTangent<T, W, std::remove_cvref_t<decltype(*from)>>{s, dx.data<T>(), from,
+                                                                          dy.data<T>()});
+    });
+  });
+}
+
+void global_max_tangent(Context& ctx, const GlobalShape& s, ConstTensorView dx,
+                        ConstTensorView place, TensorView dy) {
+  visit_packs(dx, dy, place.raw(), s.c, [&]<class T, std::size_t W>(Type<T>, Width<W>) {
+    for_each(ctx.stream(), packs_in<W>(dy),
+             GlobalMaxTangent<T, W>{s.positions, s.c, dx.data<T>(), place.data<std::int32_t>(),
+                                    dy.data<T>()});
+  });
+}
+
 }  // namespace dkfac::nn::cuda

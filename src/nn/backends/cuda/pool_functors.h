@@ -300,4 +300,51 @@ struct GlobalMaxBackward {
   }
 };
 
+/// Index i computes pack i of dy: dx at the positions of the maxima.
+template <class T, std::size_t W, class P>
+struct MaxPoolTangent {
+  PoolShape s;
+  const T* dx;
+  const P* place;
+  T* dy;
+
+  DKFAC_HD void operator()(std::int64_t i) const {
+    using dkfac::cuda::quotient;
+    constexpr auto kWidth = static_cast<std::int64_t>(W);
+    const PackPlace at(i, s.out_h, s.out_w, s.c / kWidth);
+    const std::int64_t top = at.row * s.stride - s.pad, left = at.column * s.stride - s.pad;
+    std::int32_t of_maximum[W];
+    load_places<W>(place + i * kWidth, of_maximum);
+    Pack<T, W> out;
+    for (std::size_t c = 0; c < W; ++c) {
+      const std::int64_t kh = quotient(of_maximum[c], s.kernel);
+      const std::int64_t kw = of_maximum[c] - kh * s.kernel;
+      const std::int64_t channel = at.pack * kWidth + static_cast<std::int64_t>(c);
+      out.at[c] = dx[((at.n * s.h + top + kh) * s.w + left + kw) * s.c + channel];
+    }
+    store_pack<W>(dy + i * kWidth, out);
+  }
+};
+
+/// Index i computes pack i of dy.
+template <class T, std::size_t W>
+struct GlobalMaxTangent {
+  std::int64_t positions, channels;
+  const T* dx;
+  const std::int32_t* place;
+  T* dy;
+
+  DKFAC_HD void operator()(std::int64_t i) const {
+    constexpr auto kWidth = static_cast<std::int64_t>(W);
+    const PackPlace at(i, 1, 1, channels / kWidth);
+    std::int32_t of_maximum[W];
+    load_places<W>(place + i * kWidth, of_maximum);
+    Pack<T, W> out;
+    for (std::size_t c = 0; c < W; ++c)
+      out.at[c] = dx[(at.n * positions + of_maximum[c]) * channels + at.pack * kWidth +
+                     static_cast<std::int64_t>(c)];
+    store_pack<W>(dy + i * kWidth, out);
+  }
+};
+
 }  // namespace dkfac::nn::cuda
