@@ -31,6 +31,7 @@ void check_adaptive(const CurvatureOptions& o) {
 }  // namespace
 
 StepLength CurvatureOptions::length_rule() const {
+  if (step_length == StepLength::quadratic) return StepLength::none;
   if (step_length != StepLength::automatic) return step_length;
   return kl_clip > 0 ? StepLength::none : StepLength::gradient;
 }
@@ -53,7 +54,8 @@ void CurvatureOptions::validate() const {
   DKFAC_CHECK(damping == 0 || method == InverseMethod::cholesky || leaves_room(dtype, damping),
               "[curvature options] damping is ", damping, ", whose reciprocal is too large for ",
               dtype, "; raise it, or set dtype to f64");
-  DKFAC_CHECK(kl_clip == 0 || length_rule() == StepLength::none,
+  const bool free = length_rule() == StepLength::none && step_length != StepLength::quadratic;
+  DKFAC_CHECK(kl_clip == 0 || free,
               "[curvature options] kl_clip and step_length are both set, and each decides how long "
               "a step is; leave one of them out");
   if (refresh.staleness == Staleness::adaptive) check_adaptive(*this);

@@ -256,6 +256,9 @@ Preconditioner::Preconditioner(std::shared_ptr<comm::Communicator> comm, Curvatu
   DKFAC_CHECK(!wires.gradient_wire && !wires.weight_wire,
               "[preconditioner] communication.gradient_wire and weight_wire are for make_kfac(): "
               "gradients and weights are the caller's to send; leave them unset");
+  DKFAC_CHECK(options.step_length != StepLength::quadratic,
+              "[preconditioner] step_length is quadratic, whose rates are right only for the whole "
+              "step, and here another optimizer makes it; use make_kfac(), or another step_length");
   impl_ = std::make_unique<Impl>(std::move(comm), options, device, context);
 }
 Preconditioner::~Preconditioner() = default;

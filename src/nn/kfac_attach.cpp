@@ -1,6 +1,7 @@
 #include "dkfac/nn/kfac_attach.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "dkfac/core/error.h"
 #include "dkfac/core/ops.h"
@@ -138,6 +139,16 @@ OptimizerAttachment::OptimizerAttachment(Model& model, optim::Optimizer& optimiz
     specs_.push_back(spec);
   });
   model.set_observer(this);
+}
+
+void OptimizerAttachment::set_model_batch(ConstTensorView x, OutputCurvature loss) {
+  optimizer_.set_curvature_along([this, x, loss = std::move(loss)](
+                                     std::span<const ConstTensorView> directions, TensorView sums,
+                                     Stream) {
+    const std::int64_t count = std::ssize(directions);
+    curvature_along(ctx_, model_, x, loss, directions, sums.slice(0, 0, count * (count + 1) / 2));
+    return x.numel() == 0 ? 0 : x.dim(0);
+  });
 }
 
 OptimizerAttachment::~OptimizerAttachment() {

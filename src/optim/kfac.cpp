@@ -13,6 +13,7 @@
 #include "optim/adamw_moments.h"
 #include "optim/frame.h"
 #include "optim/gradients.h"
+#include "optim/quadratic_step.h"
 #include "optim/shared/fields.h"
 #include "optim/updates.h"
 
@@ -95,6 +96,7 @@ class Kfac final : public Optimizer {
     step_.poll();
   }
   kfac::StepReport step(const StepArgs& args, Stream stream) override;
+  void set_curvature_along(CurvatureAlong along) override { along_ = std::move(along); }
   [[nodiscard]] kfac::LayerFactors read_factors(LayerId id) override {
     frame_.require_prepared("read_factors");
     return step_.curvature().read_factors(id);
@@ -103,6 +105,9 @@ class Kfac final : public Optimizer {
 
  private:
   [[nodiscard]] bool by_adamw() const { return options_.update == DirectionUpdate::adamw; }
+  [[nodiscard]] bool by_model() const {
+    return options_.curvature.step_length == kfac::StepLength::quadratic;
+  }
   /// Names of the state tensors of a parameter.
   [[nodiscard]] std::span<const std::string_view> slots() const;
   /// Momentum of a step, or beta1.
@@ -110,7 +115,9 @@ class Kfac final : public Optimizer {
   void check_momentum(const StepArgs& args) const;
   /// Counts an update; momentum: that of the step.
   [[nodiscard]] DirectionPass next_pass(double lr, double momentum);
-  /// Appends weight and bias of a layer that this rank preconditions.
+  /// Adds a layer that this rank preconditions, if it has curvature.
+  void add_direction(int layer);
+  /// Appends weight and bias of such a layer.
   void add_layer_parts(int layer, std::vector<UpdatedPart>& parts);
   /// Updates the layers that this rank preconditions.
   void update_parameters(const StepArgs& args, ConstTensorView clip, kfac::StepReport& report);
@@ -133,17 +140,29 @@ class Kfac final : public Optimizer {
       saturated_;  ///< f64[1]: weights out of the range of their wire in the last update.
   double last_lr_ = 0;
   AdamwMoments moments_;
+  CurvatureAlong along_;                    ///< Of the next step.
+  std::optional<QuadraticStep> quadratic_;  ///< With StepLength::quadratic, in place of the above.
   kfac::Step step_;  ///< Declared last: its pipeline is destroyed before the buffers.
 };
 
 kfac::StepReport Kfac::step(const StepArgs& args, Stream stream) {
   enter_step(frame_, args, stream);
   check_momentum(args);
+  const CurvatureAlong along = std::exchange(along_, {});
+  DKFAC_CHECK(!quadratic_ || along,
+              "[step] step_length is quadratic, and nothing computes the curvature along the step; "
+              "call set_curvature_along() before each, or use another step_length");
   step_.agree(flags_of(args), *gradients_);
   if (step_.update_curvature()) {
+    if (quadratic_) quadratic_->keep(*gradients_);
     const ConstTensorView clip = step_.precondition(with_curvature_, args.lr);
-    update_parameters(args, clip, step_.report());
-    gather_parameters(step_.report());
+    if (quadratic_) {
+      quadratic_->update(*gradients_, along, step_.curvature().options().damping, args.lr, stream,
+                         step_.report());
+    } else {
+      update_parameters(args, clip, step_.report());
+      gather_parameters(step_.report());
+    }
   }
   kfac::StepReport report = step_.end(*gradients_);
   frame_.join.leave(stream, frame_.ctx.stream());
@@ -155,7 +174,8 @@ void Kfac::prepare() {
   FieldText text;
   for_each_field(o, text);
   for_each_field(options_, text);
-  frame_.agree(name(), text.text(), o.distribution.grad_worker_fraction, comm::Repeated::nothing);
+  frame_.agree(name(), text.text(), o.distribution.grad_worker_fraction,
+               by_model() ? comm::Repeated::updates : comm::Repeated::nothing);
   step_.prepare(frame_.grid, 0);
   const int count = step_.curvature().layers();
   std::vector<int> owners;
@@ -170,32 +190,48 @@ void Kfac::prepare() {
                                      .bucket_bytes = o.communication.bucket_bytes,
                                      .wire = options_.curvature.communication.gradient_wire},
                      owners);
-  weights_.emplace(frame_.ctx, frame_.grid, "weights", std::move(slots),
-                   options_.curvature.communication.weight_wire.value_or(frame_.dtype()));
-  saturated_ = comm::HostDevicePair(frame_.ctx, {1}, DType::f64);
   states_.resize(frame_.layers.size());
   masters_.resize(frame_.layers.size());
-  std::vector<UpdatedPart> parts;
   for (int i = 0; i < count; ++i)
-    if (step_.curvature().is_worker_of(i)) add_layer_parts(i, parts);
-  table_ = make_update_table(frame_.ctx, frame_.dtype(), std::move(parts));
+    if (step_.curvature().is_worker_of(i)) add_direction(i);
+  if (by_model()) {
+    std::vector<QuadraticStep::Role> roles;
+    for (int i = 0; i < count; ++i)
+      roles.push_back({owners[static_cast<std::size_t>(i)], step_.curvature().owns(i),
+                       step_.curvature().is_worker_of(i),
+                       step_.curvature().layer(i).has_curvature()});
+    quadratic_.emplace(frame_, roles, options_.weight_decay);
+  } else {
+    weights_.emplace(frame_.ctx, frame_.grid, "weights", std::move(slots),
+                     options_.curvature.communication.weight_wire.value_or(frame_.dtype()));
+    saturated_ = comm::HostDevicePair(frame_.ctx, {1}, DType::f64);
+    std::vector<UpdatedPart> parts;
+    for (int i = 0; i < count; ++i)
+      if (step_.curvature().is_worker_of(i)) add_layer_parts(i, parts);
+    table_ = make_update_table(frame_.ctx, frame_.dtype(), std::move(parts));
+  }
   frame_.prepared = true;
   step_.begin(*gradients_);
   frame_.ctx.stream().synchronize();  // The caller's stream may read the parameters from here on.
+}
+
+void Kfac::add_direction(int index) {
+  if (!step_.curvature().layer(index).has_curvature()) return;
+  const ParameterLayer& layer = frame_.layers[static_cast<std::size_t>(index)];
+  const TensorView gradient = gradients_->of(index);
+  with_curvature_.push_back(
+      {.layer = index,
+       .weight = gradient.slice(0, 0, layer.weight),
+       .bias = layer.bias > 0 ? gradient.slice(0, layer.weight, layer.bias) : TensorView{},
+       .whole = gradient,
+       .weight_lr = layer.params.weight_lr,
+       .bias_lr = layer.params.bias_lr});
 }
 
 void Kfac::add_layer_parts(int index, std::vector<UpdatedPart>& parts) {
   const auto i = static_cast<std::size_t>(index);
   const ParameterLayer& layer = frame_.layers[i];
   const TensorView gradient = gradients_->of(index);
-  if (step_.curvature().layer(index).has_curvature())
-    with_curvature_.push_back(
-        {.layer = index,
-         .weight = gradient.slice(0, 0, layer.weight),
-         .bias = layer.bias > 0 ? gradient.slice(0, layer.weight, layer.bias) : TensorView{},
-         .whole = gradient,
-         .weight_lr = layer.params.weight_lr,
-         .bias_lr = layer.params.bias_lr});
   states_[i] = Tensor::zeros(frame_.ctx, {std::ssize(slots()), layer.numel()}, frame_.dtype());
   if (has_masters()) {
     masters_[i] = Tensor::zeros(frame_.ctx, {layer.numel()}, frame_.dtype());
@@ -280,7 +316,9 @@ void Kfac::visit_state(StateVisitor& caller) {
   HostVisitor visitor(frame_.ctx, caller);
   visitor.integer("steps", StateKind::replicated, step_.count());
   gradients_->visit_state(visitor);
-  if (by_adamw())
+  if (quadratic_)
+    quadratic_->visit_state(visitor);
+  else if (by_adamw())
     moments_.visit_state(visitor);
   else
     visitor.real("last_lr", StateKind::replicated, last_lr_);
@@ -302,6 +340,10 @@ std::string Kfac::describe() const {
   const auto element = static_cast<std::int64_t>(size_of(frame_.dtype()));
   const std::int64_t states = std::ssize(slots()) * element;
   std::vector<kfac::NamedBytes> buffers = gradients_->buffers();
+  if (quadratic_) {
+    buffers.push_back({"directions and last step", quadratic_->bytes()});
+    return step_.curvature().describe({}, std::move(buffers));
+  }
   buffers.push_back({"gathered weights", static_cast<std::int64_t>(weights_->bytes())});
   return step_.curvature().describe({.momentum = states, .masters = has_masters() ? element : 0},
                                     std::move(buffers));
@@ -334,6 +376,7 @@ void KfacOptions::validate() const {
   curvature.validate();
   for_each_field(*this, FieldChecks("kfac options"));
   check_unused(*this);
+  if (curvature.step_length == kfac::StepLength::quadratic) check_quadratic(*this);
   DKFAC_CHECK(momentum_rule != MomentumRule::paper || (initial_lr > 0 && std::isfinite(initial_lr)),
               "[kfac options] initial_lr is ", initial_lr,
               "; the paper's momentum rule divides by it, so it must be > 0");

@@ -47,6 +47,7 @@ inline double rank_mean(comm::Communicator& comm, double x) {
 struct Passes {
   bool sampled_labels = false;     ///< Statistics from labels drawn from the model.
   std::int64_t micro_batches = 1;  ///< Passes over consecutive parts of this rank's share.
+  bool quadratic = false;          ///< Rates of the quadratic model, over the whole batch.
   std::int64_t groups = kGroups;   ///< Of BatchNorm, over all ranks; fewer than ranks: shared ones.
 };
 
@@ -107,7 +108,11 @@ inline Trained train(const std::shared_ptr<comm::Communicator>& comm, optim::Opt
       }
       loss += pass_over(ctx, *model, attachment, part, passes.sampled_labels, step, weight);
     }
-    const kfac::StepReport report = optimizer.step({.lr = 0.02, .flags = {}}, Stream::cpu());
+    if (passes.quadratic)
+      attachment.set_model_batch(x.view().slice(0, comm->rank() * share, share),
+                                 nn::softmax_curvature);
+    const double lr = passes.quadratic ? 1 : 0.02;
+    const kfac::StepReport report = optimizer.step({.lr = lr, .flags = {}}, Stream::cpu());
     EXPECT_TRUE(report.updated);
     result.last_loss = rank_mean(*comm, loss / local);
     if (step == 0) result.first_loss = result.last_loss;
@@ -133,6 +138,7 @@ inline Trained train_kfac(const std::shared_ptr<comm::Communicator>& comm, bool 
   if (passes.micro_batches > 1) {
     options.curvature.statistics.micro_batches = static_cast<int>(passes.micro_batches);
   }
+  if (passes.quadratic) options.curvature.step_length = kfac::StepLength::quadratic;
   return train(comm, *optim::make_kfac(comm, options), passes);
 }
 

@@ -73,6 +73,10 @@ enum class StepLength : std::uint8_t {
   none,        ///< U itself: a step of the natural gradient, which needs a rate of its own.
   gradient,    ///< |V|/|U| U: rates, momentum and clipping of the optimizer behind it stay right.
   projection,  ///< <U,V>/|U|^2 U, which is never longer: descends wherever the gradient would.
+  /// Rates of U and of the last step from the quadratic model of the loss (Martens and Grosse 2015;
+  /// docs/math.md, "Quadratic model"): optim::make_kfac() alone, which then needs
+  /// Optimizer::set_curvature_along().
+  quadratic
 };
 
 /// Tikhonov damping F + lambda I of one layer, and its split between the two factors.
@@ -205,7 +209,8 @@ struct DKFAC_API CurvatureOptions {
 
   void validate() const;  ///< Throws InvalidArgument that names the field and its value.
   [[nodiscard]] Damping factor_damping() const { return {damping, damping_split}; }
-  [[nodiscard]] StepLength length_rule() const;  ///< Of step_length, never automatic.
+  /// The rule of each layer's length, never automatic; none with StepLength::quadratic.
+  [[nodiscard]] StepLength length_rule() const;
 };
 
 /// Settings that a schedule may change between two steps; equal on all ranks. A field that is left

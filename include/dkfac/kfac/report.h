@@ -66,7 +66,11 @@ struct DKFAC_API StepReport : UpdateReport {
   /// Weights out of the range of CommunicationOptions::weight_wire in update_step, among the layers
   /// that this rank preconditions.
   std::int64_t saturated = 0;
-  double kl_factor = 1;          ///< Factor of the KL clip in update_step.
+  double kl_factor = 1;  ///< Factor of the KL clip in update_step.
+  /// With StepLength::quadratic: the rate of the preconditioned gradients, and the change of the
+  /// loss that the model expects of its minimum. `momentum` is the rate of the last step. All are 0
+  /// in a step in which the model has no minimum, which moves no parameter.
+  double model_rate = 0, model_change = 0;
   LaunchCounts preconditioning;  ///< Of all steps so far; zero on the host and without graphs.
   /// Those in force from the next step on; 1 with Staleness::adaptive.
   int statistics_interval = 0, inverse_interval = 0;

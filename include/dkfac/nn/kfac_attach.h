@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "dkfac/core/context.h"
+#include "dkfac/nn/curvature.h"
 #include "dkfac/nn/model.h"
 #include "dkfac/optim/optimizer.h"
 
@@ -67,6 +68,11 @@ class OptimizerAttachment final : public LayerObserver {
   void set_scale(RecordScale scale) { scale_ = scale; }
   /// Sets the purpose of the passes that follow, until it is set anew.
   void set_pass(PassUse pass) { pass_ = pass; }
+  /// Sets the samples and the loss by which the next step with StepLength::quadratic models the
+  /// loss (Optimizer::set_curvature_along()). x: input of the model, valid until that step has
+  /// returned; best not of the statistics' samples (StatisticsOptions::fraction). BatchNorms
+  /// normalise it as a batch of its own.
+  void set_model_batch(ConstTensorView x, OutputCurvature loss);
 
   /// Names of the layers, and the specifications that they were registered with, by LayerId.
   [[nodiscard]] const std::vector<std::string>& names() const { return names_; }

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -34,6 +36,16 @@ struct DKFAC_API LayerParams {
   double weight_lr = 1, bias_lr = 1;
   double bias_decay = 0;  ///< Weight decay of the bias as a multiple of the option's; >= 0.
 };
+
+/// Computes the Gauss-Newton matrix of the loss along directions of all parameters, for
+/// StepLength::quadratic: sums[i(i+1)/2 + j], j <= i < directions.size(), becomes the sum over some
+/// samples of this rank of (J d_i)' H (J d_j), with the Jacobian J of a sample's outputs and the
+/// Hessian H of its loss in them. Returns the number of these samples, which may be 0. directions:
+/// one to three, [elements], those of the layers in the order of add_layer(), the weight of each
+/// before its bias; of the dtype and on the device of the parameters. sums: f64 [6] there. Work is
+/// ordered by `stream`, that of step(). nn::OptimizerAttachment has it for a Model.
+using CurvatureAlong = std::function<std::int64_t(std::span<const ConstTensorView> directions,
+                                                  TensorView sums, Stream stream)>;
 
 /// Distributed optimizer: reduces local gradients and updates the parameters, bitwise identically
 /// on every rank. SGD, LARS, AdamW, Muon and K-FAC implement it.
@@ -126,6 +138,12 @@ class DKFAC_API Optimizer {
   /// records and announced gradients of the step are then dropped, and nothing else is changed. To
   /// go on, change the damping after failed inversions, or load an earlier state by visit_state().
   virtual kfac::StepReport step(const StepArgs& args, Stream stream = Stream::cpu()) = 0;
+
+  /// Sets what the next step with StepLength::quadratic calls, once, unless the step is rejected;
+  /// that step() throws InvalidArgument without it. The samples should be of its batch, and not
+  /// those of its statistics, along which the curvature looks too small. No-op for other
+  /// optimizers.
+  virtual void set_curvature_along(CurvatureAlong) {}
 
   /// Returns copies of the curvature of a layer, as Preconditioner::read_factors(); empty for
   /// first-order methods.
@@ -254,6 +272,11 @@ enum class DirectionUpdate : std::uint8_t {
 struct DKFAC_API KfacOptions {
   kfac::CurvatureOptions curvature = {};
   DirectionUpdate update = DirectionUpdate::momentum;
+  /// StepLength::quadratic has rates of its own for direction and last step, times StepArgs::lr (1:
+  /// the minimum of the model); weight_decay is then an L2 term of the loss. validate() refuses it
+  /// with other values than these of `update`, momentum, momentum_rule, and rescale, and with
+  /// 16-bit weights; StepArgs::momentum has no effect.
+  ///
   /// This field and the next three are for DirectionUpdate::momentum. With adamw, validate()
   /// refuses other values than these, and a KL clip, which bounds steps of -lr U.
   double momentum = 0.9;

@@ -90,6 +90,12 @@ void check_curvature(const Config& config) {
       c.refresh.statistics_interval,
       " and optimizer.inverse_interval = ", c.refresh.inverse_interval,
       ", where 0 is chosen by optimizer.overhead; set both, or leave the schedule out");
+  DKFAC_CHECK(
+      c.step_length != kfac::StepLength::quadratic || c.statistics.fraction <= 0.75,
+      "[config] optimizer.step_length = \"quadratic\" models the loss on the last quarter of "
+      "a batch, along whose own statistics its curvature would look too small, and "
+      "optimizer.statistics_fraction is ",
+      c.statistics.fraction, "; lower it to 0.75 or less");
   if (c.inverse.method == kfac::InverseMethod::ekfac) {
     DKFAC_CHECK(
         c.refresh.staleness == kfac::Staleness::fixed,

@@ -130,6 +130,19 @@ class PartPasses {
   Stopwatch watch_;
 };
 
+/// Sets the last quarter of the batch, no samples of the statistics, as those of the quadratic
+/// model.
+void set_model_batch(TrainState& s, const Part& whole) {
+  const std::int64_t samples = whole.labels.numel(), count = (samples + 3) / 4;
+  s.attachment->set_model_batch(whole.images.slice(0, samples - count, count),
+                                nn::softmax_curvature);
+}
+
+bool has_quadratic_model(const Config& config) {
+  return config.optimizer.has_curvature() &&
+         config.optimizer.curvature().step_length == kfac::StepLength::quadratic;
+}
+
 }  // namespace
 
 bool counts_top5(const TrainState& s) {
@@ -147,6 +160,7 @@ double run_passes(TrainState& s, const data::DeviceBatch& batch) {
   double in_optimizer = 0;
   for (std::int64_t i = 0; i < count; ++i) in_optimizer += parts.run(part_of(whole, i, count));
   s.sums->fetch(s.ctx);
+  if (has_quadratic_model(s.config)) set_model_batch(s, whole);
   return in_optimizer;
 }
 

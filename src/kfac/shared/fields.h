@@ -27,7 +27,8 @@ inline constexpr NamedValue<WeightSharing> kWeightSharings[] = {{"expand", Weigh
 inline constexpr NamedValue<StepLength> kStepLengths[] = {{"auto", StepLength::automatic},
                                                           {"none", StepLength::none},
                                                           {"gradient", StepLength::gradient},
-                                                          {"projection", StepLength::projection}};
+                                                          {"projection", StepLength::projection},
+                                                          {"quadratic", StepLength::quadratic}};
 inline constexpr NamedValue<std::optional<DType>> kOperands[] = {{"data", std::nullopt},
                                                                  {"f64", DType::f64},
                                                                  {"f32", DType::f32},

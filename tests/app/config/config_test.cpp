@@ -47,6 +47,16 @@ TEST(Config, NamesADevice) {
   }
 }
 
+TEST(Config, KeepsSamplesForTheQuadraticModelOutOfTheStatistics) {
+  const auto with = [](const std::string& fraction) {
+    return parse("",
+                 std::vector<std::string>{"optimizer.type=kfac", "optimizer.step_length=quadratic",
+                                          "optimizer.statistics_fraction=" + fraction});
+  };
+  EXPECT_EQ(with("0.75").optimizer.curvature().step_length, kfac::StepLength::quadratic);
+  EXPECT_THROW((void)with("1"), InvalidArgument);
+}
+
 TEST(Config, OfAnEmptyFileIsTheDefaults) { EXPECT_EQ(to_toml(parse("")), to_toml(Config{})); }
 
 TEST(Config, ReadsEverySection) {

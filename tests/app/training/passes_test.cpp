@@ -85,6 +85,16 @@ TEST(MonteCarloFisher, LeavesTheGradientsAsTheyAre) {
       1e-6);
 }
 
+TEST(QuadraticModel, HasItsSamplesFromEveryBatch) {
+  const Keys keys{"optimizer.step_length=quadratic", "optimizer.fisher=monte_carlo",
+                  "optimizer.statistics_fraction=0.5", "lr.schedule=constant", "lr.lr=1"};
+  const tiny::Outcome one = tiny::run(in_f64("kfac", keys), 1, {});
+  EXPECT_LT(one.result.epochs.back().train_loss, one.result.epochs.front().train_loss);
+  Keys slower = keys;
+  slower.back() = "lr.lr=0.1";
+  EXPECT_GT(difference(one, tiny::run(in_f64("kfac", slower), 1, {})), 1e-3);
+}
+
 TEST(CurvatureSchedule, ReachesTheOptimizer) {
   const Config config = tiny::config(
       "kfac", {"optimizer.damping=1", "optimizer.damping_schedule=piecewise",

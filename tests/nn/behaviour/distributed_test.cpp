@@ -51,6 +51,17 @@ TEST(DistributedTraining, DrawsTheSameLabelsForTheFisherOnAnyNumberOfRanks) {
   }
 }
 
+TEST(DistributedTraining, FindsTheSameRatesByTheQuadraticModelOnAnyNumberOfRanks) {
+  const Passes passes{.sampled_labels = true, .quadratic = true};
+  const Trained expected = train_kfac(comm::make_self(), false, passes);
+  EXPECT_LT(expected.last_loss, 0.5 * expected.first_loss);
+  for (const int ranks : {2, 3, 4}) {
+    comm::run_ranks(ranks, [&](const std::shared_ptr<comm::Communicator>& comm) {
+      expect_same_training(*comm, train_kfac(comm, true, passes), expected);
+    });
+  }
+}
+
 TEST(DistributedTraining, AddsMicroBatchesUpToTheBatch) {
   // Only running statistics distinguish the two: they move with every pass.
   const auto expect_same_weights = [](const Trained& actual, const Trained& expected) {

@@ -9,6 +9,7 @@
 #include "dkfac/comm/communicator.h"
 #include "dkfac/comm/in_process.h"
 #include "dkfac/core/ops.h"
+#include "dkfac/nn/curvature.h"
 #include "dkfac/nn/kfac_attach.h"
 #include "dkfac/nn/loss.h"
 #include "dkfac/nn/model.h"
@@ -152,18 +153,18 @@ Regression regression(Context& ctx) {
 
 enum class Statistics { model, residual };
 
-/// Squared error after one step of K-FAC at rate 1. Statistics::model: the targets of the
-/// statistics are y + sqrt(m) e_k for sample i with k = i mod m, so that G is the identity.
-double loss_after_a_step(Context& ctx, const Regression& data, Statistics kind, double& gradient) {
+struct OneStep {
+  double gradient;  ///< The largest element of the gradient after the step.
+  double rate;      ///< StepReport::model_rate
+};
+/// A step of K-FAC at rate 1. Statistics::model: the targets of the statistics are y + sqrt(m) e_k
+/// for sample i with k = i mod m, so that G is the identity.
+OneStep a_step_of_kfac(Context& ctx, const Regression& data, Statistics kind,
+                       const kfac::CurvatureOptions& curvature) {
   auto net = std::make_unique<Sequential>();
   net->add<Linear>("fc", kFeatures, kOut);
   Model model(ctx, "linear", std::move(net), Shape{kFeatures}, DType::f64, 3);
-  optim::KfacOptions options{.curvature = natural_gradient()};
-  options.curvature.dtype = DType::f64;
-  options.curvature.damping = 1e-20;
-  options.momentum = 0;
-  options.weight_decay = 0;
-  const auto optimizer = optim::make_kfac(comm::make_self(), options);
+  const auto optimizer = optim::make_kfac(comm::make_self(), {.curvature = curvature});
   OptimizerAttachment attachment(model, *optimizer);
   const std::int64_t n = data.x.view().dim(0);
   attachment.set_scale({.global_batch = n});
@@ -184,28 +185,75 @@ double loss_after_a_step(Context& ctx, const Regression& data, Statistics kind, 
   attachment.set_pass({.statistics = false, .gradients = GradientUse::announce});
   squared_error(ctx, y, data.t, scale, grad, sum);
   model.backward(ctx, grad);
-  EXPECT_TRUE(optimizer->step({.lr = 1}).updated);
+  attachment.set_model_batch(data.x, squared_curvature);
+  const kfac::StepReport report = optimizer->step({.lr = 1});
+  EXPECT_TRUE(report.updated);
 
-  double loss = 0;
-  squared_error(ctx, model.forward(ctx, data.x, Mode::train), data.t, scale, grad,
-                view_of(&loss, Shape{1}));
+  squared_error(ctx, model.forward(ctx, data.x, Mode::train), data.t, scale, grad, sum);
   model.backward(ctx, grad);
   const Vector g = values(ctx, model.gradients());
-  gradient = *std::max_element(g.begin(), g.end(),
-                               [](double a, double b) { return std::abs(a) < std::abs(b); });
-  return loss;
+  const auto smaller = [](double a, double b) { return std::abs(a) < std::abs(b); };
+  return {*std::max_element(g.begin(), g.end(), smaller), report.model_rate};
+}
+
+kfac::CurvatureOptions exact_curvature(double damping) {
+  kfac::CurvatureOptions options = natural_gradient();
+  options.dtype = DType::f64;
+  options.damping = damping;
+  return options;
 }
 
 // A (x) I is the Hessian of a linear regression, so a step of rate 1 ends where the gradient is 0.
 TEST_P(RegressionFisher, SolvesALinearRegressionInOneStepOfKfac) {
   const Regression data = regression(ctx);
-  double gradient = 1, other = 1;
-  (void)loss_after_a_step(ctx, data, Statistics::model, gradient);
+  const kfac::CurvatureOptions curvature = exact_curvature(1e-20);
   // The damping adds sqrt(1e-20) to the eigenvalues of each factor, which are above 0.01.
-  EXPECT_LE(std::abs(gradient), 1e-8);
+  EXPECT_LE(std::abs(a_step_of_kfac(ctx, data, Statistics::model, curvature).gradient), 1e-8);
   // Negative control: the statistics of the residuals give another step.
-  (void)loss_after_a_step(ctx, data, Statistics::residual, other);
-  EXPECT_GT(std::abs(other), 1e-3);
+  EXPECT_GT(std::abs(a_step_of_kfac(ctx, data, Statistics::residual, curvature).gradient), 1e-3);
+}
+
+// ... and with damping, the minimum of the damped model.
+TEST_P(RegressionFisher, HasRateOneInTheQuadraticModel) {
+  const Regression data = regression(ctx);
+  kfac::CurvatureOptions curvature = exact_curvature(0.1);
+  curvature.step_length = kfac::StepLength::quadratic;
+  const auto rate = [&](Statistics kind) {
+    return a_step_of_kfac(ctx, data, kind, curvature).rate;
+  };
+  EXPECT_GT(std::abs(rate(Statistics::model) - 1), 1e-3);  // The damping is split between factors.
+  curvature.inverse.method = kfac::InverseMethod::eigen;
+  EXPECT_NEAR(rate(Statistics::model), 1, 1e-12);  // 100 * n * eps, n = 24 samples.
+  EXPECT_GT(std::abs(rate(Statistics::residual) - 1), 0.01);
+}
+
+// curvature_along() is d' F d, F = J' J.
+TEST_P(RegressionFisher, IsThatOfTangents) {
+  const auto model = regression_net(ctx);
+  const std::int64_t size = model->parameter_count();
+  const Tensor x = random_tensor(ctx, Shape{kPoints, kFeatures}, DType::f64, 40);
+  std::vector<Tensor> directions;
+  for (const std::uint64_t seed : {50U, 51U, 52U})
+    directions.push_back(random_tensor(ctx, Shape{size}, DType::f64, seed));
+  const std::vector<ConstTensorView> views(directions.begin(), directions.end());
+  Vector sums(6), wanted(6);
+  curvature_along(ctx, *model, x, squared_curvature, views, view_of(sums.data(), Shape{6}));
+  for (std::int64_t n = 0; n < kPoints; ++n) {
+    const Matrix j = jacobian(ctx, *model, x.view().slice(0, n, 1));
+    const auto tangent = [&](std::size_t i, std::int64_t k) {
+      double sum = 0;
+      for (std::int64_t p = 0; p < size; ++p) sum += j(k, p) * directions[i].data<double>()[p];
+      return sum;
+    };
+    std::size_t pair = 0;
+    for (std::size_t i = 0; i < 3; ++i)
+      for (std::size_t l = 0; l <= i; ++l, ++pair)
+        for (std::int64_t k = 0; k < kOut; ++k) wanted[pair] += tangent(i, k) * tangent(l, k);
+  }
+  EXPECT_TRUE(near(sums, wanted, 1e5 * eps<double>));  // As above.
+  const std::vector<ConstTensorView> swapped{views[1], views[0], views[2]};
+  curvature_along(ctx, *model, x, squared_curvature, swapped, view_of(sums.data(), Shape{6}));
+  EXPECT_FALSE(near(sums, wanted, 1e-3));
 }
 
 }  // namespace
