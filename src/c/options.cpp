@@ -64,6 +64,7 @@ dkfac_curvature_options default_curvature() {
   o.gradient_wire = number_of(d.communication.gradient_wire);
   o.statistics_wire = number_of(d.communication.statistics_wire);
   o.weight_wire = number_of(d.communication.weight_wire);
+  o.block_width = d.inverse.block_width;
   return o;
 }
 
@@ -191,6 +192,7 @@ kfac::CurvatureOptions curvature_options(const dkfac_curvature_options* given,
                      .max_interval = o.max_interval};
   options.inverse = {
       .method = enum_of<kfac::InverseMethod>(o.inverse_method, 3, operation, "inverse_method"),
+      .block_width = o.block_width,
       .max_failed_refreshes = o.max_failed_refreshes,
       .failure_folder = o.failure_folder == nullptr ? "" : o.failure_folder};
   options.distribution = {.grad_worker_fraction = o.grad_worker_fraction,

@@ -137,14 +137,17 @@ void Model::backward(Context& ctx, ConstTensorView grad_logits) {
 
 ConstTensorView Model::linearize(Context& ctx, ConstTensorView x) {
   require_memory();
-  LayerObserver* const observer = std::exchange(observer_, nullptr);
+  const struct Watched {
+    Model& model;
+    LayerObserver* observer;
+    ~Watched() { model.set_observer(observer); }
+  } watched{*this, observer_};
   set_observer(nullptr);
   Scratch scratch(ctx);
   const TensorView before = scratch.take(buffers_.shape(), dtype_);
   ops::copy(ctx, buffers_, before);
   const ConstTensorView logits = forward(ctx, x, Mode::train);
   ops::copy(ctx, before, buffers_);
-  set_observer(observer);
   return logits;
 }
 

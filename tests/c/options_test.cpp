@@ -83,6 +83,7 @@ TEST(COptions, EveryFieldOfTheCurvatureIsReachable) {
   reach([](auto& o) { o.similarity = 0.3; });
   reach([](auto& o) { o.max_interval = 7; });
   reach([](auto& o) { o.inverse_method = DKFAC_EIGEN; });
+  reach([](auto& o) { o.block_width = 64; });
   reach([](auto& o) { o.max_failed_refreshes = 9; });
   reach([](auto& o) { o.grad_worker_fraction = 0.5; });
   reach([](auto& o) { o.calibrate = 1; });

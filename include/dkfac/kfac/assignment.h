@@ -18,8 +18,15 @@ struct DKFAC_API LayerLoad {
   std::int64_t bytes = 0;  ///< Parameters plus statistics.
 };
 /// Load of a layer: n^3 flops per factor (potrf + potri) plus the two products of the
-/// preconditioner.
-[[nodiscard]] DKFAC_API LayerLoad layer_load(const LayerSpec& spec, DType dtype);
+/// preconditioner. block_width: InverseOptions::block_width, not 0.
+[[nodiscard]] DKFAC_API LayerLoad layer_load(const LayerSpec& spec, DType dtype,
+                                             int block_width = -1);
+
+/// The options with the block width that prepare() chooses for these layers in the place of
+/// InverseOptions::block_width = 0 (docs/math.md, "Diagonal blocks"). A pure function, equal on
+/// every rank. LinearSpec::max_rows, where known, decides; else what the factors need of memory.
+[[nodiscard]] DKFAC_API CurvatureOptions with_block_width(const CurvatureOptions& options,
+                                                          std::span<const LayerSpec> specs);
 
 /// Assigns an owner to each layer; a pure function of its arguments, equal on every rank. Layers
 /// with factors are assigned in order of decreasing flops (ties by index), each to the rank with

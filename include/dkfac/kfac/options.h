@@ -152,6 +152,12 @@ struct DKFAC_API RefreshOptions {
 
 struct DKFAC_API InverseOptions {
   InverseMethod method = InverseMethod::cholesky;
+  /// Factors of a Linear or Conv2d that are wider keep diagonal blocks of at most this width: whole
+  /// input or output channels of a convolution, at least one, and the bias in the last block
+  /// (docs/math.md, "Diagonal blocks"). Also the G of an Embedding; not groups of a convolution,
+  /// and not a factor that is kept as rows. 0: chosen by counted work in prepare() (describe()
+  /// names it); -1: none. InverseMethod::cholesky only: the others keep whole factors.
+  int block_width = 0;
   /// Consecutive failed inversions of one factor that are tolerated by keeping its last good
   /// inverse. Also, counted separately, consecutive statistics of one factor that are rejected
   /// because their sum is not finite. >= 0.

@@ -38,10 +38,12 @@ double optimizer_bytes(const Config& config, const nn::ModelOptions& options, in
   const optim::KfacOptions& kfac = all.kfac;
   const int states = optim::states_of(config.optimizer.type, all);
   double parameters = 0, averages = 0, earlier = 0, inverses = 0;
-  for (const LayerSpec& spec : nn::layer_specs(options, config.train.global_batch)) {
+  const std::vector<LayerSpec> specs = nn::layer_specs(options, config.train.global_batch);
+  const kfac::CurvatureOptions curvature = kfac::with_block_width(kfac.curvature, specs);
+  for (const LayerSpec& spec : specs) {
     parameters += static_cast<double>(dkfac::weight_numel(spec) + dkfac::bias_numel(spec));
     if (!second) continue;
-    const kfac::CurvatureBytes bytes = kfac::curvature_bytes(spec, kfac.curvature);
+    const kfac::CurvatureBytes bytes = kfac::curvature_bytes(spec, curvature);
     averages += static_cast<double>(bytes.averages);
     earlier += static_cast<double>(bytes.earlier);
     inverses += static_cast<double>(bytes.inverses);

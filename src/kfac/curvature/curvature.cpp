@@ -1,5 +1,7 @@
 #include "kfac/curvature/curvature.h"
 
+#include <algorithm>
+#include <string>
 #include <utility>
 
 #include "core/shared/activity_timer.h"
@@ -90,6 +92,21 @@ void visit_statistic(StateVisitor& visitor, Statistic& s) {
   visitor.tensor(s.name + "_before_last", StateKind::owned, s.history.before());
 }
 
+/// Visits the width of the blocks that some factors are kept in, -1 where none are: averages and
+/// inverses of another width cannot be read.
+void visit_block_width(StateVisitor& visitor, const LayerTable& layers) {
+  const bool any = std::ranges::any_of(
+      layers.statistics, [](const Statistic& s) { return s.plan.factor.has_blocks(); });
+  const int here = any ? layers.options.inverse.block_width : -1;
+  int saved = here;
+  visitor.number("block_width", StateKind::replicated, saved);
+  const auto text = [](int width) {
+    return width > 0 ? "diagonal blocks of " + std::to_string(width) : "whole factors";
+  };
+  DKFAC_CHECK(saved == here, "[state] was saved with ", text(saved), ", and here are ", text(here),
+              "; set InverseOptions::block_width to ", saved, " to continue");
+}
+
 }  // namespace
 
 Curvature::Curvature(Context& ctx, std::shared_ptr<comm::Communicator> comm,
@@ -131,10 +148,11 @@ void Curvature::prepare(const comm::WorkerGrid& grid, std::int64_t trailer) {
 }
 
 void Curvature::assign_owners() {
+  layers_.options = with_block_width(options(), Plan(layers_).specs);
   Context& ctx = layers_.ctx;
   std::vector<LayerLoad> loads;
   for (const auto& block : layers_.blocks)
-    loads.push_back(layer_load(block->spec, options().dtype));
+    loads.push_back(layer_load(block->spec, options().dtype, options().inverse.block_width));
   if (options().distribution.calibrate) {
     // Only proportions matter, so seconds may replace flops for all layers.
     costs_ =
@@ -229,6 +247,7 @@ LayerFactors Curvature::read_factors(LayerId id) {
 void Curvature::visit_state(StateVisitor& visitor) {
   recorder_.stream().join();
   rebuilds_.finish();
+  visit_block_width(visitor, layers_);
   std::vector<std::string> names;
   for (const Statistic& s : layers_.statistics) names.push_back(s.name);
   chooser_.visit_state(visitor);

@@ -109,7 +109,7 @@ class Curvature {
   void finish(const StepAgreement& agreement, StepReport& report);
 
  private:
-  void assign_owners();
+  void assign_owners();  ///< And chooses the width of blocks.
   void change_damping(double damping, double relative);
   void update_averages(StepReport& report);
   void report_statistics(const StepAgreement& agreement, StepReport& report);

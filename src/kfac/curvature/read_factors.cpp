@@ -53,6 +53,8 @@ Tensor whole_inverse(Context& ctx, const Factor& factor) {
     return out;
   }
   return matrices(ctx, factor, [&](int group, TensorView out) {
+    if (factor.has_blocks())
+      return ops::copy(ctx, factor.inverse.view().slice(0, group, 1).reshape(out.shape()), out);
     const AppliedFactor applied = applied_factor(factor, group);
     if (applied.form->is_explicit()) return ops::copy(ctx, applied.inverse, out);
     ops::fill(ctx, out, 0);

@@ -5,6 +5,8 @@
 
 #include "dkfac/core/ops.h"
 
+#include "kfac/statistics/factor_data.h"
+
 namespace dkfac::kfac {
 namespace {
 
@@ -51,7 +53,11 @@ void add_triangles(const Statistic& s, const KroneckerBlock& block, const Factor
   const bool one = plan.groups == 1;
   const Shape shape = one ? Shape{plan.dim, plan.dim} : Shape{plan.groups, plan.dim, plan.dim};
   const TensorView squares = scratch.take(shape, dtype);
-  block.compute(to.on, s.plan.kind, record, 0, squares);
+  if (plan.has_blocks())
+    (s.plan.kind == StatisticKind::a ? compute_a_blocks : compute_g_blocks)(to.on, block.spec, plan,
+                                                                            record, squares);
+  else
+    block.compute(to.on, s.plan.kind, record, 0, squares);
   const TensorView packed = s.records == 0 ? to.sum : scratch.take(to.sum.shape(), dtype);
   const std::int64_t size = ops::packed_size(plan.dim);
   for (int group = 0; group < plan.groups; ++group)

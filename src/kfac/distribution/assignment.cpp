@@ -15,11 +15,12 @@ std::int64_t fisher_numel(const LayerSpec& spec) {
 
 }  // namespace
 
-LayerLoad layer_load(const LayerSpec& spec, DType dtype) {
-  const FactorPlan a = default_plan_a(spec), g = default_plan_g(spec);
+LayerLoad layer_load(const LayerSpec& spec, DType dtype, int block_width) {
+  const FactorPlan a = in_blocks_a(default_plan_a(spec), spec, block_width),
+                   g = in_blocks_g(default_plan_g(spec), spec, block_width);
   const std::int64_t statistics = a.statistic_numel() + g.statistic_numel() + fisher_numel(spec);
-  return {.flops = inverse_flops(a) + inverse_flops(g) + apply_operations(a, g.dim) +
-                   apply_operations(g, a.dim),
+  return {.flops = inverse_flops(a) + inverse_flops(g) + apply_operations(a, g.width()) +
+                   apply_operations(g, a.width()),
           .bytes = (weight_numel(spec) + bias_numel(spec) + statistics) *
                    static_cast<std::int64_t>(size_of(dtype))};
 }

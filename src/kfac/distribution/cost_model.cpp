@@ -22,7 +22,10 @@ constexpr std::int64_t kWidths[] = {64, 256, 768};
 constexpr double kLongest = 3e-3;
 constexpr int kRepeats = 3;
 
-std::size_t at(const FactorPlan& plan) { return index_of(plan.form->index); }
+/// Blocks are inverses.
+std::size_t at(const FactorPlan& plan) {
+  return index_of((plan.has_blocks() ? FactorForm::inverse : plan.form)->index);
+}
 
 /// Shortest of some runs, which excludes interference; fewer runs where they are long.
 template <class Work>
@@ -114,8 +117,8 @@ double layer_seconds(const CostModel& model, const LayerSpec& spec, const Curvat
   if (!has_factors(spec)) return 0;
   const FactorPlan a = plan_a(spec, options, device), g = plan_g(spec, options, device);
   const double refresh = refresh_seconds(model, a) + refresh_seconds(model, g);
-  return refresh / rebuild_interval(options.refresh) + apply_seconds(model, a, g.dim) +
-         apply_seconds(model, g, a.dim);
+  return refresh / rebuild_interval(options.refresh) + apply_seconds(model, a, g.width()) +
+         apply_seconds(model, g, a.width());
 }
 
 LinearCost fit_cost(std::span<const CostSample> samples) {

@@ -11,6 +11,7 @@
 #include "comm/collective/worker_grid.h"
 #include "core/shared/aligned_rows.h"
 #include "core/shared/index.h"
+#include "kfac/distribution/block_width.h"
 #include "kfac/distribution/cost_model.h"
 #include "kfac/inverse/factor_plan.h"
 #include "kfac/inverse/statistic_size.h"
@@ -65,10 +66,11 @@ std::string milliseconds(double seconds) {
   return text;
 }
 
-/// Width and form, e.g. "145 Cholesky"; with the rows of a low-rank factor.
+/// Width and form, e.g. "145 Cholesky"; with the rows of a low-rank factor, "25089 blocks of 128".
 std::string text_of(const FactorPlan& plan) {
   if (!plan.is_set()) return "-";
-  std::string text = std::to_string(plan.dim) + " " + plan.form->name;
+  std::string text = std::to_string(plan.width()) + " " + plan.form->name;
+  if (plan.has_blocks()) text += " of " + std::to_string(plan.dim);
   if (plan.has_rows()) text += " of " + std::to_string(plan.rows);
   return text;
 }
@@ -185,7 +187,8 @@ std::string describe_assignment(std::span<const std::string> names,
               " times; there must be one of each per layer, or no times");
   const CurvatureOptions& options = details.curvature;
   double total_flops = 0, statistics = 0, parameters = 0;
-  for (const LayerSpec& spec : specs) total_flops += layer_load(spec, options.dtype).flops;
+  for (const LayerSpec& spec : specs)
+    total_flops += layer_load(spec, options.dtype, options.inverse.block_width).flops;
   std::vector<double> flops(index_of(details.world_size), 0), seconds = flops;
   std::vector<RankBytes> ranks(index_of(details.world_size));
   std::vector<Row> rows{{"layer", "shape", details.workers > 1 ? "owner (workers)" : "owner",
@@ -193,7 +196,7 @@ std::string describe_assignment(std::span<const std::string> names,
   for (std::size_t i = 0; i < specs.size(); ++i) {
     const LayerSpec& spec = specs[i];
     const bool factors = has_factors(spec), timed = factors && !details.seconds.empty();
-    const double own = layer_load(spec, options.dtype).flops;
+    const double own = layer_load(spec, options.dtype, options.inverse.block_width).flops;
     const auto statistic =
         static_cast<double>(curvature_bytes(spec, options, details.device).averages);
     const double time = timed ? details.seconds[i] : 0;
@@ -231,14 +234,16 @@ std::string describe_assignment(std::span<const std::string> names,
     out << "ms: of a step, "
         << (options.distribution.calibrate ? "from measured costs" : "at 100 GFLOP/s")
         << "; rebuilds count by their interval\n";
+  out << block_width_text(specs, options);
   out << names.size() << " layers, " << static_cast<std::int64_t>(parameters) << " parameters, "
       << human_bytes(statistics) << " of statistics in " << options.dtype << " per exchange\n";
   return std::move(out).str();
 }
 
 std::string describe_plan(std::span<const std::string> names, std::span<const LayerSpec> specs,
-                          const CurvatureOptions& options, int world_size, KeptParameters kept,
+                          const CurvatureOptions& given, int world_size, KeptParameters kept,
                           Device device) {
+  const CurvatureOptions options = with_block_width(given, specs);
   CostModel costs;
   if (options.distribution.calibrate) {
     Context ctx(device);
@@ -247,7 +252,7 @@ std::string describe_plan(std::span<const std::string> names, std::span<const La
   std::vector<LayerLoad> loads;
   std::vector<double> seconds;
   for (const LayerSpec& spec : specs) {
-    loads.push_back(layer_load(spec, options.dtype));
+    loads.push_back(layer_load(spec, options.dtype, options.inverse.block_width));
     seconds.push_back(layer_seconds(costs, spec, options, device));
     if (options.distribution.calibrate) loads.back().flops = seconds.back();
   }

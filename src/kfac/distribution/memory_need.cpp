@@ -62,7 +62,8 @@ std::string layer_text(const PlannedLayers& plan, std::size_t i) {
   const FactorPlan g = plan_g(plan.specs[i], plan.options, plan.device);
   std::string text = "'" + plan.names[i] + "'";
   if (a.is_set() && g.is_set())
-    return detail::concat(text, " with factors of ", a.dim, " (A) and ", g.dim, " (G) rows");
+    return detail::concat(text, " with factors of ", a.width(), " (A) and ", g.width(),
+                          " (G) rows");
   return g.is_set() ? detail::concat(text, " with a matrix of ", g.dim, " rows") : text;
 }
 
@@ -72,6 +73,8 @@ constexpr const char* kLeaveOut =
 std::string remedies(const PlannedLayers& plan, std::size_t widest, double need) {
   std::string text = kLeaveOut;
   const CurvatureOptions& o = plan.options;
+  if (o.inverse.block_width == -1)
+    text += ", or keep diagonal blocks of wide factors (block_width)";
   const auto* linear = std::get_if<LinearSpec>(&plan.specs[widest]);
   if (linear != nullptr && o.inverse.method == InverseMethod::cholesky &&
       !plan_g(*linear, o, plan.device).has_rows())

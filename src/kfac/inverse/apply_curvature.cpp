@@ -69,6 +69,9 @@ void apply(Context& ctx, const LayerSpec& spec, const CurvatureOptions& options,
     return precondition_norms(ctx, options.statistics.norm_fisher, {&norm, 1});
   }
   if (layer.a.is_diagonal()) return apply_diagonal(ctx, options, layer, weight);
+  if (layer.a.has_blocks() || g.has_blocks())
+    return apply_factors(ctx, applied_factor(layer.a, 0), applied_factor(g, 0),
+                         columns_of(g.width(), weight, bias));
   const auto [matrix, column] = columns_of(g.dim * g.groups, weight, bias);
   if (weight.device().is_cuda() && g.groups > 1 && g.is_explicit())
     return cuda::apply_groups(ctx, layer.a.inverse, g.inverse, matrix, column);
@@ -84,6 +87,8 @@ void apply(Context& ctx, const LayerSpec& spec, const CurvatureOptions& options,
 }  // namespace
 
 AppliedFactor applied_factor(const Factor& factor, int group) {
+  if (factor.has_blocks())
+    return {.form = factor.form, .inverse = factor.inverse, .taps = factor.taps};
   AppliedFactor out{.form = stored_form(factor, group),
                     .inverse = group_of(factor.inverse, group, {factor.factorised(), factor.dim})};
   if (factor.shifts.view().device().is_cuda()) {

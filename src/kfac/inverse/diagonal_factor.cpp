@@ -55,7 +55,7 @@ void apply_diagonal(Context& ctx, const CurvatureOptions& options, const LayerCu
                     TensorView weight) {
   const Factor &a = layer.a, &g = layer.g;
   // The transpose of a Linear's [out,d]: rows are divided by the diagonal of A.
-  const TensorView v = weight.reshape({a.dim, g.dim});
+  const TensorView v = weight.reshape({a.dim, g.width()});
   const ConstTensorView diagonal = a.inverse.view().flat();
   Scratch scratch(ctx);
   if (g.has_values()) {
@@ -70,7 +70,7 @@ void apply_diagonal(Context& ctx, const CurvatureOptions& options, const LayerCu
   }
   // On a device the damping is not known to the host: a view of one element, repeated `dim` times.
   const TensorView shift = scratch.take({1}, v.dtype()), damped = scratch.take({a.dim}, v.dtype());
-  const TensorView ones = scratch.take({g.dim}, v.dtype());
+  const TensorView ones = scratch.take({g.width()}, v.dtype());
   ops::cast(ctx, a.shifts, shift);
   ops::copy(ctx, TensorView{shift.raw(), v.dtype(), {a.dim}, {0}, v.device()}, damped);
   ops::axpby(ctx, 1, diagonal, 1, damped);

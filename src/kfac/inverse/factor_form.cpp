@@ -11,7 +11,7 @@
 namespace dkfac::kfac {
 
 const FactorForm* FactorForm::at(int index) {
-  return std::array{inverse, cholesky, eigen, low_rank, diagonal}.at(
+  return std::array{inverse, cholesky, eigen, low_rank, diagonal, blocks}.at(
       static_cast<std::size_t>(index));
 }
 

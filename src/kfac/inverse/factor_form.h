@@ -31,6 +31,7 @@ class FactorForm {
   /// Rows X of the average, and rows Y with (X'X + s I)^-1 = (I - Y'Y) / s.
   static const FactorForm* const low_rank;
   static const FactorForm* const diagonal;  ///< A diagonal factor, without damping.
+  static const FactorForm* const blocks;    ///< Inverses of diagonal blocks of the factor.
   /// The form with this `index`.
   static const FactorForm* at(int index);
 
@@ -104,7 +105,7 @@ class FactorForm {
   [[nodiscard]] bool factorise_damped(Context& ctx, const Solvers& solvers, const Inverted& m,
                                       TensorView square) const;
 };
-inline constexpr std::size_t kForms = 5;
+inline constexpr std::size_t kForms = 6;
 
 /// Cost of an operation of a Cholesky factorisation or inversion, in operations of a large product
 /// (OpenBLAS, widths 512 to 4608: 75 to 200 against 235 GFLOP/s on one core).
@@ -129,9 +130,10 @@ struct InverseResult {
 /// One group of a factor in the form in which it is applied.
 struct AppliedFactor {
   const FactorForm* form = FactorForm::inverse;  ///< Neither eigen nor diagonal.
-  ConstTensorView inverse;                       ///< [d,d]; low_rank: [rows,d].
-  double shift = 0;                              ///< low_rank only, on the host.
-  ConstTensorView device_shift = {};             ///< low_rank only, on a device: f64[1].
+  ConstTensorView inverse;            ///< [d,d]; low_rank: [rows,d]; blocks: [blocks,b,b].
+  double shift = 0;                   ///< low_rank only, on the host.
+  ConstTensorView device_shift = {};  ///< low_rank only, on a device: f64[1].
+  std::int64_t taps = 1;              ///< blocks only: FactorPlan::taps.
 };
 
 }  // namespace dkfac::kfac

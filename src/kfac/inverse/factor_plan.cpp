@@ -34,6 +34,35 @@ double cost_over_life(const FactorPlan& plan, std::int64_t columns, double steps
   return refresh_operations(plan) + steps * apply_operations(plan, columns);
 }
 
+/// The largest divisor of n that is at most `most`, or 1.
+std::int64_t divisor(std::int64_t n, std::int64_t most) {
+  std::int64_t d = std::clamp<std::int64_t>(most, 1, n);
+  while (n % d != 0) --d;
+  return d;
+}
+
+/// Blocks of a convolution consist of whole channels, so that they do not depend on the layout.
+FactorPlan in_blocks(const FactorPlan& plan, const Conv2dSpec* conv, std::int64_t channels,
+                     std::int64_t taps, int block_width) {
+  if (block_width <= 0 || plan.groups > 1 || plan.dim <= block_width) return plan;
+  FactorPlan out = plan;
+  out.form = FactorForm::blocks;
+  out.whole = plan.dim;
+  if (conv != nullptr) {
+    out.dim = taps * divisor(channels, block_width / taps);
+    if (conv->layout == Layout::nhwc) out.taps = taps;
+  } else {
+    const std::int64_t blocks = (plan.dim + block_width - 1) / block_width;
+    out.dim = (plan.dim + blocks - 1) / blocks;
+  }
+  out.groups = static_cast<int>((out.whole + out.dim - 1) / out.dim);
+  return out.groups == 1 ? plan : out;
+}
+
+/// Whether a factor that is too wide is cut: not where the rows are fewer than the width, which is
+/// exact, and not where eigenvectors of the whole are asked for.
+bool keeps_blocks(const FactorPlan& whole) { return !whole.has_values() && !whole.has_rows(); }
+
 /// Chooses the form of a factor that is applied to a matrix of `columns` columns.
 FactorPlan chosen(FactorPlan best, const LayerSpec& spec, const CurvatureOptions& options,
                   Device device, std::int64_t columns) {
@@ -78,13 +107,30 @@ FactorPlan default_plan_g(const LayerSpec& spec) {
   return {.dim = g_dim(spec), .groups = factor_groups(spec), .form = FactorForm::inverse};
 }
 
+FactorPlan in_blocks_a(const FactorPlan& a, const LayerSpec& spec, int block_width) {
+  const auto* conv = std::get_if<Conv2dSpec>(&spec);
+  if (a.is_diagonal()) return a;
+  return in_blocks(a, conv, conv == nullptr ? 0 : conv->in,
+                   conv == nullptr ? 1 : conv->window.taps(), block_width);
+}
+
+FactorPlan in_blocks_g(const FactorPlan& g, const LayerSpec& spec, int block_width) {
+  const auto* conv = std::get_if<Conv2dSpec>(&spec);
+  return in_blocks(g, conv, g.dim, 1, block_width);
+}
+
 FactorPlan plan_a(const LayerSpec& spec, const CurvatureOptions& options, Device device) {
   const FactorPlan a = default_plan_a(spec);
-  return a.is_set() && !a.is_diagonal() ? chosen(a, spec, options, device, g_dim(spec)) : a;
+  if (!a.is_set() || a.is_diagonal()) return a;
+  const FactorPlan whole = chosen(a, spec, options, device, g_dim(spec));
+  return keeps_blocks(whole) ? in_blocks_a(whole, spec, options.inverse.block_width) : whole;
 }
 
 FactorPlan plan_g(const LayerSpec& spec, const CurvatureOptions& options, Device device) {
-  if (has_factors(spec)) return chosen(default_plan_g(spec), spec, options, device, a_dim(spec));
+  if (has_factors(spec)) {
+    const FactorPlan whole = chosen(default_plan_g(spec), spec, options, device, a_dim(spec));
+    return keeps_blocks(whole) ? in_blocks_g(whole, spec, options.inverse.block_width) : whole;
+  }
   const auto* bn = std::get_if<NormSpec>(&spec);
   if (bn == nullptr || options.statistics.norm_fisher != NormFisher::full) return {};
   // One right-hand side: a solve costs no more than a product, for any interval.

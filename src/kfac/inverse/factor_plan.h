@@ -15,10 +15,14 @@
 namespace dkfac::kfac {
 
 struct FactorPlan {
-  std::int64_t dim = 0;  ///< 0: no factor.
-  int groups = 1;
+  std::int64_t dim = 0;  ///< 0: no factor. blocks: the width of a block.
+  int groups = 1;        ///< Of a convolution; blocks: the number of blocks, of one group.
   const FactorForm* form = FactorForm::inverse;
-  std::int64_t rows = 0;         ///< low_rank: maximum of rows per step over all ranks.
+  /// blocks: width of the whole factor. The last block may be narrower than `dim`: it is the
+  /// leading part of a matrix whose other elements are those of a zero factor.
+  std::int64_t whole = 0;
+  std::int64_t taps = 1;  ///< blocks: their columns come in so many pieces, at equal distances.
+  std::int64_t rows = 0;  ///< low_rank: maximum of rows per step over all ranks.
   std::int64_t sample_rows = 1;  ///< low_rank: rows per sample; divides `rows`.
 
   [[nodiscard]] bool is_set() const { return dim > 0; }
@@ -31,6 +35,11 @@ struct FactorPlan {
   /// Whether nothing is multiplied or factorised: operations on the factor are those of
   /// diagonal_factor.h.
   [[nodiscard]] bool is_diagonal() const { return form == FactorForm::diagonal; }
+  /// Whether only diagonal blocks of the factor are kept (blocks_form.cpp). Each is a group, with
+  /// an inverse and failures of its own, and all have one damping.
+  [[nodiscard]] bool has_blocks() const { return form == FactorForm::blocks; }
+  /// Width of the factor of one group, whose damping is one number.
+  [[nodiscard]] std::int64_t width() const { return has_blocks() ? whole : dim; }
 
   /// Average of one group: [packed_size(dim)]; low_rank: [rows,dim]; diagonal: [dim].
   [[nodiscard]] Shape average_shape() const { return form->average_shape(*this); }
@@ -57,6 +66,10 @@ struct FactorPlan {
                                 Device device = Device::cpu());
 [[nodiscard]] FactorPlan plan_g(const LayerSpec& spec, const CurvatureOptions& options,
                                 Device device = Device::cpu());
+/// The factor of a plan in blocks as wide as `block_width` allows (InverseOptions); the plan itself
+/// where the factor is not wider, where the layer has groups, and where the width is 0 or -1.
+[[nodiscard]] FactorPlan in_blocks_a(const FactorPlan& a, const LayerSpec& spec, int block_width);
+[[nodiscard]] FactorPlan in_blocks_g(const FactorPlan& g, const LayerSpec& spec, int block_width);
 /// A plan, without its sizes, in each form that these functions may choose.
 [[nodiscard]] std::vector<FactorPlan> possible_plans(const CurvatureOptions& options,
                                                      Device device);

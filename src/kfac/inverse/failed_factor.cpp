@@ -47,7 +47,7 @@ std::string file_name_of(Context& ctx, std::string_view layer_name, std::string_
   if (replaced) name << "-" << std::hex << hash << std::dec;
   name << "." << kind;
   if (const int group = factor.failed_group; group >= 0) {
-    if (factor.groups > 1) name << ".group-" << group;
+    if (factor.groups > 1) name << (factor.has_blocks() ? ".block-" : ".group-") << group;
     name << ".damping-"
          << std::abs(read_back<double>(ctx, factor.requested_damping.view().slice(0, group, 1))[0]);
   }

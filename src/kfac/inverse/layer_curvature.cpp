@@ -93,7 +93,7 @@ bool merge_factor(Context& ctx, const CurvatureOptions& options, ConstTensorView
                   Factor& factor, std::optional<double> finite_check, std::int64_t part) {
   const auto begin = [&] {
     begin_average(ctx, options.statistics.average_start, factor.statistics,
-                  {.triangle = factor.triangle(), .length = part > 0 ? part : factor.dim},
+                  {.triangle = factor.triangle(), .length = part > 0 ? part : factor.width()},
                   statistic, factor.average);
   };
   const Average average{factor.average, factor.statistics, factor.refused};

@@ -92,7 +92,8 @@ void check_finite(Context& ctx, const FactorPlan& plan, ConstTensorView statisti
 [[nodiscard]] inline auto stored_form(const Factor& factor, int group) {
   return factor.form->at(factor.stored_form.data<std::int32_t>()[group]);
 }
-/// One group of a factor with a valid inverse, not of eigenvectors, as it is applied.
+/// One group of a factor with a valid inverse, not of eigenvectors, as it is applied; all blocks of
+/// one in blocks.
 [[nodiscard]] AppliedFactor applied_factor(const Factor& factor, int group);
 /// Whether everything that apply_curvature() needs of the layer has been inverted successfully at
 /// least once.

@@ -31,8 +31,9 @@ void set_requested_damping(Context& ctx, const CurvatureOptions& options, LayerC
   if (!a.is_set() && options.damping > 0)
     return ops::fill(ctx, g.requested_damping, options.norm_damping * options.damping);
   Scratch scratch(ctx);
-  const TensorView traces_a = scratch.take({g.groups}, DType::f64),
-                   traces_g = scratch.take({g.groups}, DType::f64);
+  const int groups = a.has_blocks() || g.has_blocks() ? 1 : g.groups;
+  const TensorView traces_a = scratch.take({groups}, DType::f64),
+                   traces_g = scratch.take({groups}, DType::f64);
   g.form->trace(ctx, g, g.average, traces_g);
   if (!a.is_set())
     return kernels::request_relative(
@@ -40,10 +41,15 @@ void set_requested_damping(Context& ctx, const CurvatureOptions& options, LayerC
               g.requested_damping.data<double>()});
   a.form->trace(ctx, a, a.average, traces_a);
   kernels::request_damping(
-      ctx, a.groups,
-      {options.factor_damping(), traces_a.data<double>(), traces_g.data<double>(), a.dim, g.dim,
-       a.requested_damping.data<double>(), g.requested_damping.data<double>(),
+      ctx, groups,
+      {options.factor_damping(), traces_a.data<double>(), traces_g.data<double>(), a.width(),
+       g.width(), a.requested_damping.data<double>(), g.requested_damping.data<double>(),
        options.refresh.staleness == Staleness::adaptive, options.relative_damping});
+  for (Factor* factor : {&a, &g}) {
+    const TensorView all = factor->requested_damping;
+    if (factor->has_blocks())
+      ops::copy(ctx, {all.raw(), all.dtype(), all.shape(), {0}, all.device()}, all);
+  }
 }
 
 /// Runs the fallback stages for the groups of a factor on the device whose first stage failed.

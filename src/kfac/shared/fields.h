@@ -109,13 +109,17 @@ void for_each_field(Options& options, Visit&& visit) {
 
 template <OptionsOf<InverseOptions> Options, class Visit>
 void for_each_field(Options& options, Visit&& visit) {
-  auto& [method, max_failed_refreshes, failure_folder] = options;
+  auto& [method, block_width, max_failed_refreshes, failure_folder] = options;
   visit(method,
         {.name = "inverse.method",
          .help = "inverses of damped factors, damped eigenvalues, or damped second moments along "
                  "eigenvectors",
          .key = "inverse_method"},
         NamedValues<InverseMethod>(kInverseMethods));
+  visit(block_width,
+        {"inverse.block_width",
+         "wider factors keep diagonal blocks of this width; 0: chosen by counted work; -1: none",
+         count_from(-1), "inverse_method", "cholesky"});
   visit(max_failed_refreshes,
         {"inverse.max_failed_refreshes", "failed inversions of a factor in a row that are survived",
          count_from(0)});

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <string_view>
 
 #include "dkfac/core/error.h"
@@ -139,6 +140,49 @@ BatchStatistic g_statistic(Context& ctx, Scratch& scratch, const FactorData& dat
   return {data, alpha};
 }
 
+/// The image of one pixel that a row of a matrix is, without gaps.
+FactorData as_images(Context& ctx, Scratch& scratch, FactorData data) {
+  if (!data.is_matrix) return data;
+  if (!data.x.is_contiguous()) {
+    const TensorView dense = scratch.take(data.x.shape(), data.x.dtype());
+    ops::copy(ctx, data.x, dense);
+    data.x = dense;
+  }
+  data.x = data.x.reshape({data.x.dim(0), 1, 1, data.x.dim(1)});
+  data.is_matrix = false;
+  return data;
+}
+
+/// Blocks are groups of channels, but for the last one: channels that are left, and the bias.
+void compute_blocks(Context& ctx, const FactorPlan& plan, const BatchStatistic& sum,
+                    const FactorRecord& r, TensorView out) {
+  Scratch scratch(ctx);
+  const FactorData data = as_images(ctx, scratch, sum.data);
+  const std::int64_t channels = data.patches.c, each = plan.dim / data.patches.window.taps();
+  const std::int64_t full = channels / each, rest = channels % each, last = plan.groups - 1;
+  const std::int64_t width = plan.whole - last * plan.dim;
+  const TensorView end = out.slice(0, last, 1).slice(1, 0, width).slice(2, 0, width);
+  if (width < plan.dim) ops::fill(ctx, out.slice(0, last, 1), 0);
+  const OperandPanels panels(ctx, data.x, out.dtype(), r.operand, r.stats);
+  const double scaled = sum.alpha / (panels.scale() * panels.scale());
+  std::optional<UnscaledBiasRow> row;
+  if (data.bias && rest > 0 && panels.scale() != 1) row.emplace(ctx, panels.scale(), 0, end);
+  panels.for_each(0, [&](ConstTensorView x, double beta) {
+    ops::PatchSpec part = data.patches;
+    part.n = x.dim(0);
+    part.x_c = channels;
+    part.c = full * each;
+    ops::patch_gram(ctx, part, scaled, x, beta, out.slice(0, 0, full));
+    if (rest == 0) return;
+    part.first_c = part.c;
+    part.c = rest;
+    ops::patch_gram(ctx, part, scaled, x, beta, end.reshape({width, width}));
+  });
+  const auto rows = static_cast<double>(data.patches.rows());
+  if (row) row->restore(sum.alpha, rows);
+  if (data.bias && rest == 0) ops::fill(ctx, end, sum.alpha * rows);
+}
+
 }  // namespace
 
 double sample_gradient_scale(LossReduction reduction, std::int64_t local_batch,
@@ -195,6 +239,23 @@ void compute_g(Context& ctx, const LayerSpec& spec, const FactorRecord& r, doubl
   Scratch scratch(ctx);
   const BatchStatistic sum = g_statistic(ctx, scratch, data, r, g.dtype());
   add_products(ctx, sum.data, sum.alpha, r.operand, r.stats, beta, g);
+}
+
+void compute_a_blocks(Context& ctx, const LayerSpec& spec, const FactorPlan& plan,
+                      const FactorRecord& r, TensorView out) {
+  check_statistic(kComputeA, spec, r.global_batch, r.operand);
+  Scratch scratch(ctx);
+  const FactorData data = a_data(kComputeA, spec, r.data);
+  compute_blocks(ctx, plan, a_statistic(ctx, scratch, data, r, out.dtype()), r, out);
+}
+
+void compute_g_blocks(Context& ctx, const LayerSpec& spec, const FactorPlan& plan,
+                      const FactorRecord& r, TensorView out) {
+  check_statistic(kComputeG, spec, r.global_batch, r.operand);
+  check_scale(kComputeG, r.sample_scale);
+  Scratch scratch(ctx);
+  const FactorData data = g_data(kComputeG, spec, r.data);
+  compute_blocks(ctx, plan, g_statistic(ctx, scratch, data, r, out.dtype()), r, out);
 }
 
 std::int64_t a_rows(Context& ctx, const LayerSpec& spec, const FactorRecord& r, TensorView x) {

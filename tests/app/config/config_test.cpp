@@ -55,6 +55,10 @@ TEST(Config, KeepsSamplesForTheQuadraticModelOutOfTheStatistics) {
   };
   EXPECT_EQ(with("0.75").optimizer.curvature().step_length, kfac::StepLength::quadratic);
   EXPECT_THROW((void)with("1"), InvalidArgument);
+  EXPECT_THROW((void)parse("", std::vector<std::string>{"optimizer.step_length=quadratic",
+                                                        "optimizer.statistics_fraction=0.5",
+                                                        "optimizer.momentum=0.5"}),
+               InvalidArgument);
 }
 
 TEST(Config, OfAnEmptyFileIsTheDefaults) { EXPECT_EQ(to_toml(parse("")), to_toml(Config{})); }

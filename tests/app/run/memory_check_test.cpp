@@ -91,7 +91,10 @@ TEST(MemoryCheck, RefusesFactorsThatNoMachineHolds) {
   // Two million inputs: a network of gigabytes, and 8 TB for one triangle of A.
   const nn::ModelOptions wide{.name = "mlp", .input = {1024, 1024, 2}};
   Config config = config_of(optim::OptimizerType::kfac);
-  config.optimizer.options.kfac.curvature.statistics.low_rank = false;
+  kfac::CurvatureOptions& curvature = config.optimizer.options.kfac.curvature;
+  curvature.statistics.low_rank = false;
+  EXPECT_LT(optimizer_bytes(config, wide, 1, 1), 1e12);  // Control: in diagonal blocks.
+  curvature.inverse.block_width = -1;
   EXPECT_GT(optimizer_bytes(config, wide, 1, 1), 8e12);
   const std::string text = refusal_of([&] { check_model_memory(config, wide, 1, 1, 1); });
   for (const char* word : {"1024 x 1024 x 2", "optimizer.type", "kfac", "data.image_size"})

@@ -46,6 +46,10 @@ FormSizes form_sizes_of(const kfac::StatisticReport& s, const kfac::CurvatureOpt
   if (ekfac) return {groups * triangle(d), groups * (d * d + d) + head + 1, g ? groups * a * d : 0};
   if (options.statistics.new_weight == 1 && s.layer == 2)
     return {kSamples * d, kSamples * d + head};
+  if (options.inverse.block_width == 10 && s.layer == 2) {
+    const std::int64_t blocks = g ? 7 : 8;
+    return {blocks * triangle(10), blocks * triangle(10) + 1 + 2 * blocks};
+  }
   return {groups * triangle(d), groups * triangle(d) + head};
 }
 
@@ -97,7 +101,8 @@ void expect_bytes(kfac::CurvatureOptions options, const std::vector<FormGrid>& g
     options.distribution.grad_worker_fraction = static_cast<double>(grid.workers) / grid.ranks;
     comm::run_ranks(grid.ranks, [&](auto comm) {
       std::vector<kfac::LayerLoad> loads;
-      for (const auto& spec : specs()) loads.push_back(kfac::layer_load(spec, options.dtype));
+      for (const auto& spec : specs())
+        loads.push_back(kfac::layer_load(spec, options.dtype, options.inverse.block_width));
       const std::vector<int> owners = kfac::assign(loads, grid.ranks);
       kfac::Preconditioner preconditioner(comm, options);
       const auto conv = preconditioner.add_layer("conv", specs()[0]);
@@ -149,6 +154,12 @@ TEST(BytesOfForms, OfGroupsAndFullFishers) {
 TEST(BytesOfForms, OfRows) {
   kfac::CurvatureOptions options = natural_gradient();
   options.statistics.new_weight = 1;
+  expect_bytes(options, kFormGrids);
+}
+
+TEST(BytesOfForms, OfBlocks) {
+  kfac::CurvatureOptions options = natural_gradient();
+  options.inverse.block_width = 10;  // Of 70 and 80.
   expect_bytes(options, kFormGrids);
 }
 

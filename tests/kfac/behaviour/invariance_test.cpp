@@ -74,6 +74,8 @@ std::vector<Method> methods() {
   early.curvature.refresh.early_refreshes = true;
   early.curvature.statistics.average_start = kfac::AverageStart::trace;
   all.push_back(kfac_method("KfacEarly", early));
+  early.curvature.inverse.block_width = 8;
+  all.push_back(kfac_method("KfacEarlyBlocks", early));
   early.curvature.statistics.average_start = kfac::AverageStart::identity;
   early.curvature.inverse.method = InverseMethod::ekfac;
   early.curvature.distribution.grad_worker_fraction = 1;

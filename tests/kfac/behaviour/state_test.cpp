@@ -84,6 +84,10 @@ std::vector<StatefulMethod> stateful_methods() {
   early.curvature.refresh.inverse_interval = 9;
   early.curvature.refresh.early_refreshes = true;  // Until step 23.
   all.push_back(stateful_method("KfacEarly", early));
+  optim::KfacOptions blocks{.curvature = state_curvature()};
+  blocks.curvature.inverse.block_width = 8;
+  blocks.curvature.refresh.inverse_interval = 3;
+  all.push_back(stateful_method("KfacBlocks", blocks));
   optim::KfacOptions delayed{.curvature = state_curvature()};
   delayed.curvature.refresh.inverse_interval = 2;
   delayed.curvature.refresh.delay_inverses = true;

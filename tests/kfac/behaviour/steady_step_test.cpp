@@ -51,15 +51,17 @@ TEST(SteadyKfacStep, TakesNoMemoryForTensorsUnderAnySchedule) {
   CurvatureOptions fixed = natural_gradient();
   fixed.refresh.statistics_interval = 2;
   fixed.refresh.inverse_interval = 3;
-  CurvatureOptions spread = fixed, adaptive, low_rank = fixed, ekfac = fixed, full = fixed;
+  CurvatureOptions spread = fixed, adaptive, low_rank = fixed, ekfac = fixed, full = fixed,
+                   blocks = fixed;
   spread.refresh.stagger_inverses = true;
   adaptive.refresh.staleness = kfac::Staleness::adaptive;
   adaptive.refresh.max_interval = 3;
   low_rank.statistics.new_weight = 1;
   ekfac.inverse.method = kfac::InverseMethod::ekfac;
   full.statistics.norm_fisher = kfac::NormFisher::full;
+  blocks.inverse.block_width = 3;
   int number = 0;
-  for (const CurvatureOptions& options : {fixed, spread, adaptive, low_rank, ekfac, full})
+  for (const CurvatureOptions& options : {fixed, spread, adaptive, low_rank, ekfac, full, blocks})
     EXPECT_EQ(tensors_of_steady_steps(options), 0) << "options " << number++;
 }
 

@@ -52,6 +52,10 @@ std::vector<Method> methods() {
   delayed.options.curvature.refresh.delay_inverses = true;
   delayed.options.curvature.refresh.inverse_interval = 3;
   all.push_back(delayed);
+  Method blocks{"Blocks", base()};
+  blocks.options.curvature.inverse.block_width = 8;
+  blocks.options.curvature.refresh.inverse_interval = 3;
+  all.push_back(blocks);
   Method clipped{"Clipped", base()};
   clipped.options.curvature.kl_clip = 1e-4;
   all.push_back(clipped);

@@ -83,7 +83,9 @@ TEST(MemoryNeed, NamesRemediesThatApply) {
 
 TEST(MemoryNeed, ThatNoMachineHasIsAnErrorOnAllRanksThatNamesTheLayer) {
   comm::run_ranks(2, [](auto comm) {
-    kfac::Preconditioner preconditioner(comm);
+    CurvatureOptions whole;
+    whole.inverse.block_width = -1;
+    kfac::Preconditioner preconditioner(comm, whole);
     (void)preconditioner.add_layer("small", LinearSpec{.in = 4, .out = 4});
     (void)preconditioner.add_layer("head", LinearSpec{.in = 4, .out = std::int64_t{1} << 24});
     try {
@@ -91,7 +93,8 @@ TEST(MemoryNeed, ThatNoMachineHasIsAnErrorOnAllRanksThatNamesTheLayer) {
       ADD_FAILURE() << "it fits";
     } catch (const InvalidArgument& error) {
       const std::string text = error.what();
-      for (const char* word : {"'head'", "16777216 (G)", "PiB of memory", "first-order update"})
+      for (const char* word :
+           {"'head'", "16777216 (G)", "PiB of memory", "first-order update", "block_width"})
         EXPECT_NE(text.find(word), std::string::npos) << text;
     }
   });

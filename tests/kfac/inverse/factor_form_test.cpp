@@ -17,9 +17,9 @@ namespace {
 
 // Saved states hold these numbers.
 TEST(FactorForm, KeepsTheIndicesOfSavedStates) {
-  const std::vector<const FactorForm*> forms{FactorForm::inverse, FactorForm::cholesky,
-                                             FactorForm::eigen, FactorForm::low_rank,
-                                             FactorForm::diagonal};
+  const std::vector<const FactorForm*> forms{FactorForm::inverse,  FactorForm::cholesky,
+                                             FactorForm::eigen,    FactorForm::low_rank,
+                                             FactorForm::diagonal, FactorForm::blocks};
   ASSERT_EQ(forms.size(), kForms);
   for (int i = 0; i < static_cast<int>(kForms); ++i) {
     const FactorForm* form = forms[static_cast<std::size_t>(i)];
@@ -39,6 +39,10 @@ TEST(FactorForm, SaysWhatItStores) {
     EXPECT_EQ(shapes(form), std::pair(Shape({28}), Shape({1, 7, 7}))) << form->name;
   EXPECT_EQ(shapes(FactorForm::low_rank), std::pair(Shape({3, 7}), Shape({1, 3, 7})));
   EXPECT_EQ(shapes(FactorForm::diagonal), std::pair(Shape({7}), Shape({1, 1, 7})));
+  plan = {.dim = 3, .groups = 3, .form = FactorForm::blocks, .whole = 7};
+  EXPECT_EQ(plan.width(), 7);
+  EXPECT_EQ(plan.statistic_numel(), 3 * 6);
+  EXPECT_EQ(plan.inverse_shape(), Shape({3, 3, 3}));
 }
 
 // A triangle says what is above the diagonal by the form alone.

@@ -45,7 +45,9 @@ struct Job {
   double operations = 0;
 };
 
-bool is_narrow(const Factor& factor) { return factor.is_explicit() && factor.dim <= kBatchedWidth; }
+bool is_narrow(const Factor& factor) {
+  return (factor.is_explicit() || factor.has_blocks()) && factor.dim <= kBatchedWidth;
+}
 
 /// Appends jobs of narrow factors of equal width, each of at most kBatchBytes.
 void add_batches(std::span<const RefreshTask> tasks, std::span<const std::size_t> alike,
