@@ -110,8 +110,13 @@ class Preconditioner:
     """dkfac_preconditioner: kfac/preconditioner.h has the contract of each call."""
 
     def __init__(self, comm: Comm, options: c.CurvatureOptions, device: c.Device | None = None,
-                 graphs: bool = True) -> None:
+                 graphs: bool = True, block_width: int = 0) -> None:
+        """`block_width`: in the place of an option that leaves it to the library."""
         self._library = library()
+        if options.block_width == 0:
+            options = type(options).from_buffer_copy(options)
+            options.block_width = block_width
+        self.may_keep_rows = bool(options.low_rank) and options.new_weight == 1
         context = initialized(c.ContextOptions, self._library.dkfac_context_options_init)
         if device is not None:
             context.device = device

@@ -179,6 +179,7 @@ class KFACPreconditioner(ModelPreconditioner):
         self.grad_scaler, self.factor_dtype, self.inv_dtype = grad_scaler, factor_dtype, inv_dtype
         self.skip_layers = skip_layers or []
         wide = torch.float64 in (inv_dtype, factor_dtype)
+        options.setdefault("block_width", -1)
         super().__init__(
             model, comm=comm, accumulation_steps=accumulation_steps, grad_scaler=grad_scaler,
             skip_layers=skip_layers or (), kinds=(c.LINEAR, c.CONV2D) if peer else ALL_KINDS,

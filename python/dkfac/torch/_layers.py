@@ -68,6 +68,7 @@ class Layer:
         self.idle = False     # It was frozen in a step with statistics, whose averages have faded since.
         self.second = False   # The model has its samples in the second dimension.
         self.nhwc = False     # Channels are in the last dimension.
+        self.first_rows = 0   # Samples times positions of the first pass.
 
     @property
     def curved(self) -> bool:
@@ -87,6 +88,11 @@ class Layer:
 
     def learn(self, x: torch.Tensor) -> None:
         """Fixes what the first use of the layer, on this input, decides."""
+
+    def count_rows(self, out: torch.Tensor) -> None:
+        """Adds those of a use in the first pass, by which the width of diagonal blocks is chosen."""
+        if self.kind in (c.LINEAR, c.CONV2D):
+            self.first_rows += self.positions(1, out)
 
     def make_spec(self) -> c.LayerSpec:
         weight, bias = self.weight.numel(), 0 if self.bias is None else self.bias.numel()

@@ -63,6 +63,9 @@ class CommonOptions(TypedDict, total=False):
     inverse_method: Literal["cholesky", "eigen", "ekfac"]
     """Inverses of damped factors; eigenvectors, with the damping on products of eigenvalues; or eigenvectors with the
     second moments of the gradient, for inverse_interval > statistics_interval. Default "cholesky"."""
+    block_width: int
+    """Factors that are wider keep diagonal blocks of this width; -1 is none. "cholesky" only. Default 0: chosen by
+    counted work."""
     max_failed_refreshes: int
     """Consecutive failures of one factor that keep its last good inverse; one more is a NumericError. Default 3."""
     failure_folder: str | pathlib.Path | None

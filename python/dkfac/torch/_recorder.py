@@ -11,7 +11,7 @@ from torch import nn
 
 from .._library import DataError, Error, integer
 from .._preconditioner import Preconditioner
-from . import _capture, _checks, _compiled, _messages, _scalers
+from . import _capture, _checks, _compiled, _messages, _scalers, _state
 from ._batch import Candidate, choose, rows_of
 from ._consistency import UNRECORDED, Consistency
 from ._count import Count
@@ -31,7 +31,7 @@ class Recorder:
     with a preconditioner of the library that `make` returns."""
 
     def __init__(self, setup: Setup, settings: Settings, layers: ModelLayers,
-                 make: Callable[[], Preconditioner]) -> None:
+                 make: Callable[..., Preconditioner]) -> None:
         self.setup, self.settings, self.layers, self._make = setup, settings, layers, make
         self.passes = Passes()
         self.uncaught = Uncaught(self.passes)
@@ -99,7 +99,7 @@ class Recorder:
         return registered
 
     def register(self) -> Registered:
-        library = self._make()
+        library = self._make(block_width=_state.block_width(self.pending))
         library.set_curvature(micro_batches=self.setup.accumulation_steps or 1)
         self.registered = Registered(self.setup, library, self.layers.all, self.layers.unseen)
         return self.registered
@@ -199,6 +199,7 @@ class Recorder:
             one.rows.update(rows_of(x, layer.trailing))
         if first:
             use.layer.learn(x)
+            use.layer.count_rows(out)
         if isinstance(use.layer, NormLayer):
             known = moments is not None and moments[0].dtype in WIDE
             use.moments = moments if known else use.layer.moments(x)

@@ -10,11 +10,19 @@ from torch import nn
 
 from .._preconditioner import Preconditioner
 from . import _state
-from ._distributed import GradientComparison
+from ._distributed import GradientComparison, summed
 from ._gradients import Gradients
 from ._layers import Layer
 from ._records import StepRecords
 from ._setup import Setup
+
+
+def _rows(setup: Setup, layers: Sequence[Layer]) -> list[int]:
+    """Rows of a step of all ranks, by those of the first pass; 0 where they are not known. They are a hint, which later
+    steps may exceed, unless factors may be kept as rows. Collective."""
+    own = torch.tensor([layer.first_rows for layer in layers], dtype=torch.int64)
+    rows = summed(setup.comm, own, setup.device)
+    return [0] * len(layers) if rows is None else (rows * (setup.accumulation_steps or 1)).tolist()
 
 
 class Registered:
@@ -24,8 +32,10 @@ class Registered:
     def __init__(self, setup: Setup, library: Preconditioner, layers: Sequence[Layer],
                  unseen: Callable[[set[int]], list[nn.Parameter]]) -> None:
         self.library = library
-        for layer in layers:
+        rows = _rows(setup, layers) if not library.may_keep_rows else [0] * len(layers)
+        for layer, count in zip(layers, rows):
             spec = layer.make_spec() if layer.reason is None else Layer.make_spec(layer)
+            spec.max_rows = count
             layer.id = library.add_layer(layer.name, spec)
         self.gradients = Gradients([layer for layer in layers if layer.curved], unseen)
         library.prepare()

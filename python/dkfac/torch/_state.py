@@ -29,6 +29,12 @@ def save(preconditioner: Preconditioner) -> State:
     return state
 
 
+def block_width(state: Mapping[str, Any] | None) -> int:
+    """That of a saved state; 0 where there is none."""
+    inner = None if state is None else state["state"]
+    return 0 if inner is None else int(inner.get("block_width", 0))
+
+
 def check(state: object, comm: Comm, settings: Collection[str]) -> None:
     if not isinstance(state, dict) or not set(state) >= _KEYS or state["version"] != 1:
         raise DataError("[load_state_dict] this is no state of dkfac.torch of version 1")
@@ -50,6 +56,7 @@ def compare(preconditioner: Preconditioner, state: Mapping[str, Any], of_other_r
     """Raises where names, shapes or types differ; it comes before load(), and before any setting is changed."""
     wanted: dict[str, tuple[tuple[int, ...], torch.dtype] | None] = {}
     of_workers: set[str] = set()
+    numbers: dict[str, Any] = {}
 
     def note(name: str, kind: int, value: c.Tensor) -> None:
         view = view_of(value)
@@ -58,9 +65,14 @@ def compare(preconditioner: Preconditioner, state: Mapping[str, Any], of_other_r
 
     def note_number(name: str, kind: int, value: Any) -> None:
         wanted[name] = None
+        numbers[name] = None if value is None else value[0]
         if kind in (c.OWNED, c.OWNER_COPY):
             of_workers.add(name)
     preconditioner.visit_state(note, note_number, note_number)
+    width = block_width({"state": state})
+    if width != 0 and width != numbers["block_width"]:
+        raise DataError(f"[load_state_dict] the state has block_width = {width}, and here it is "
+                        f"{numbers['block_width']} (-1: whole factors); pass block_width={width} to continue")
     given = {name: (tuple(v.shape), v.dtype) if isinstance(v, torch.Tensor) else None for name, v in state.items()}
     names = set(wanted) | set(given)
     if of_other_rank:  # Every rank has the schedule of every statistic.

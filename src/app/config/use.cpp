@@ -84,7 +84,6 @@ void check_curvature(const Config& config) {
               config.run.precision, "\"; change one of them");
   const bool by_model = c.step_length == kfac::StepLength::quadratic;
   DKFAC_CHECK(
-<<<<<<< ours
       config.optimizer.interval_schedule == IntervalSchedule::constant ||
           (c.refresh.statistics_interval > 0 && c.refresh.inverse_interval > 0),
       "[config] optimizer.interval_schedule = \"ramp\" needs both ends of its intervals, and "
@@ -93,14 +92,11 @@ void check_curvature(const Config& config) {
       " and optimizer.inverse_interval = ", c.refresh.inverse_interval,
       ", where 0 is chosen by optimizer.overhead; set both, or leave the schedule out");
   DKFAC_CHECK(
-      c.step_length != kfac::StepLength::quadratic || c.statistics.fraction <= 0.75,
-=======
       !by_model || config.optimizer.momentum_schedule == MomentumSchedule::constant,
       "[config] optimizer.step_length = \"quadratic\" finds the rate of the last step itself, "
       "and optimizer.momentum_schedule is \"piecewise\"; leave it out");
   DKFAC_CHECK(
       !by_model || c.statistics.fraction <= 0.75,
->>>>>>> theirs
       "[config] optimizer.step_length = \"quadratic\" models the loss on the last quarter of "
       "a batch, along whose own statistics its curvature would look too small, and "
       "optimizer.statistics_fraction is ",
