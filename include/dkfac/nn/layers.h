@@ -153,6 +153,31 @@ class Celu final : public Layer {
   Tensor output_, input_grad_;
 };
 
+enum class SmoothKind : std::uint8_t {
+  tanh,
+  sigmoid,  ///< 1 / (1 + exp(-x)).
+  gelu,     ///< x Phi(x), Phi by erf() (Hendrycks and Gimpel 2016), not by tanh().
+  silu      ///< x sigmoid(x).
+};
+/// The smooth activations. In f32 values are within 4 units in the last place of their definitions
+/// (sigmoid and silu for x >= -87), gelu within 8 (x >= -13), with the same bits for every
+/// instruction set. Their layers stand alone: a BatchNorm2d or Residual does not compute them in
+/// its pass. NaN stays NaN.
+class Smooth final : public Layer {
+ public:
+  explicit Smooth(SmoothKind kind) : kind_(kind) {}
+  [[nodiscard]] std::string describe() const override;
+  [[nodiscard]] Shape output_shape(const Shape& input) const override { return input; }
+  ConstTensorView forward(Context& ctx, ConstTensorView x, Mode mode) override;
+  ConstTensorView backward(Context& ctx, ConstTensorView grad_output, InputGrad need) override;
+  ConstTensorView tangent(Context& ctx, ConstTensorView dx) override;
+
+ private:
+  SmoothKind kind_;
+  ConstTensorView kept_;  ///< Output or input of the last forward pass in training.
+  Tensor output_, input_grad_;
+};
+
 /// y = factor * x, for instance on logits.
 class Scale final : public Layer {
  public:

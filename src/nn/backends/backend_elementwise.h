@@ -25,6 +25,12 @@ DKFAC_KERNEL(void, activate, const Activation& activation, ConstTensorView x, Te
 /// dx = dy * the derivative of the activation whose output is y; dy and dx may be the same.
 DKFAC_KERNEL(void, activate_backward, const Activation& activation, ConstTensorView y,
              ConstTensorView dy, TensorView dx);
+/// y = the smooth activation of x; x and y may be the same.
+DKFAC_KERNEL(void, smooth, SmoothKind kind, ConstTensorView x, TensorView y);
+/// dx = dy * its derivative, from its output or its input (keeps_output()); dy and dx may be the
+/// same.
+DKFAC_KERNEL(void, smooth_backward, SmoothKind kind, ConstTensorView kept, ConstTensorView dy,
+             TensorView dx);
 /// average += weight * (value - average), f64 or f32. In this form a constant keeps its bits.
 DKFAC_KERNEL(void, mix, double weight, ConstTensorView value, TensorView average);
 /// Exchanges the values of a and b, f64 or f32.

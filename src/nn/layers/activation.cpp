@@ -6,6 +6,7 @@
 
 #include "nn/backends/backend_elementwise.h"
 #include "nn/backends/checks.h"
+#include "nn/backends/smooth.h"
 
 namespace dkfac::nn {
 
@@ -78,6 +79,48 @@ ConstTensorView Celu::tangent(Context& ctx, ConstTensorView dx) {
   if (dx.empty()) return {};
   const TensorView dy = lend_tangent(ctx, trained_.shape(), trained_.dtype());
   kernels::activate_backward(ctx, {ActivationKind::celu, alpha_}, trained_, dx, dy);
+  return dy;
+}
+
+std::string Smooth::describe() const {
+  switch (kind_) {
+    case SmoothKind::tanh:
+      return "Tanh";
+    case SmoothKind::sigmoid:
+      return "Sigmoid";
+    case SmoothKind::gelu:
+      return "GELU";
+    case SmoothKind::silu:
+      return "SiLU";
+  }
+  return "";
+}
+
+ConstTensorView Smooth::forward(Context& ctx, ConstTensorView x, Mode mode) {
+  check_ready("smooth", *this, ctx, x);
+  const TensorView y = output_memory(ctx, mode, output_, x.shape(), x.dtype());
+  kernels::smooth(ctx, kind_, x, y);
+  if (mode != Mode::train) {
+    kept_ = {};
+  } else {
+    kept_ = keeps_output(kind_) ? ConstTensorView(y) : x;
+  }
+  return y;
+}
+
+ConstTensorView Smooth::backward(Context& ctx, ConstTensorView grad_output, InputGrad need) {
+  check_grad("smooth", *this, !kept_.empty(), grad_output, kept_.shape(), kept_.dtype());
+  if (need == InputGrad::skipped) return {};
+  const TensorView dx = lend(ctx, input_grad_, kept_.shape(), kept_.dtype());
+  kernels::smooth_backward(ctx, kind_, kept_, grad_output, dx);
+  return dx;
+}
+
+ConstTensorView Smooth::tangent(Context& ctx, ConstTensorView dx) {
+  check_tangent("smooth", *this, !kept_.empty(), dx, kept_.shape(), kept_.dtype());
+  if (dx.empty()) return {};
+  const TensorView dy = lend_tangent(ctx, kept_.shape(), kept_.dtype());
+  kernels::smooth_backward(ctx, kind_, kept_, dx, dy);
   return dy;
 }
 

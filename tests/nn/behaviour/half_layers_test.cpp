@@ -45,6 +45,8 @@ TEST_P(HalfLayers, WithoutParametersRoundTheResultsOfSinglePrecision) {
   Context ctx;
   Relu relu;
   Celu celu(0.3);
+  Smooth tanh(SmoothKind::tanh), sigmoid(SmoothKind::sigmoid), gelu(SmoothKind::gelu),
+      silu(SmoothKind::silu);
   Scale scale(0.3);
   Pool2d largest(PoolKind::max, 3, 2, 1), average(PoolKind::average, 2, 2);
   GlobalPool global_largest(PoolKind::max), global_average(PoolKind::average);
@@ -52,8 +54,9 @@ TEST_P(HalfLayers, WithoutParametersRoundTheResultsOfSinglePrecision) {
     const Tensor x16 =
         cast_to(ctx, random_tensor(ctx, Shape{3, 7, 8, channels}, DType::f32, 1), GetParam());
     const Tensor x32 = cast_to(ctx, x16, DType::f32);
-    for (Layer* layer : std::initializer_list<Layer*>{&relu, &celu, &scale, &largest, &average,
-                                                      &global_largest, &global_average}) {
+    for (Layer* layer :
+         std::initializer_list<Layer*>{&relu, &celu, &tanh, &sigmoid, &gelu, &silu, &scale,
+                                       &largest, &average, &global_largest, &global_average}) {
       const Shape shape = layer->output_shape(x16.shape());
       const Tensor dy16 = cast_to(ctx, random_tensor(ctx, shape, DType::f32, 2), GetParam());
       const Tensor dy32 = cast_to(ctx, dy16, DType::f32);

@@ -29,14 +29,16 @@ std::vector<double> results(DType dtype, std::int64_t channels) {
                                  BatchNormOptions{.activation = {ActivationKind::celu, 0.3}});
   Relu relu;
   Celu celu(0.2);
+  Smooth tanh(SmoothKind::tanh), sigmoid(SmoothKind::sigmoid), gelu(SmoothKind::gelu),
+      silu(SmoothKind::silu);
   Pool2d largest(PoolKind::max, 2, 2), padded(PoolKind::max, 3, 2, 1);
   Pool2d average(PoolKind::average, 3, 2);
   GlobalPool global(PoolKind::average), global_largest(PoolKind::max);
   const Tensor x = random_tensor(ctx, Shape{4, 13, 37, channels}, dtype, 1, -1, 3);
   std::vector<double> all;
-  for (Layer* layer :
-       std::initializer_list<Layer*>{&norm.layer, &rectified.layer, &smooth.layer, &relu, &celu,
-                                     &largest, &padded, &average, &global, &global_largest}) {
+  for (Layer* layer : std::initializer_list<Layer*>{
+           &norm.layer, &rectified.layer, &smooth.layer, &relu, &celu, &tanh, &sigmoid, &gelu,
+           &silu, &largest, &padded, &average, &global, &global_largest}) {
     append(ctx, all, layer->forward(ctx, x, Mode::train));
     const Tensor dy = random_tensor(ctx, layer->output_shape(x.shape()), dtype, 2);
     append(ctx, all, layer->backward(ctx, dy, InputGrad::needed));

@@ -121,6 +121,93 @@ TEST(Celu, RefusesAnAlphaThatIsNotPositive) {
   EXPECT_THROW(Celu{INFINITY}, InvalidArgument);
 }
 
+struct SmoothCase {
+  SmoothKind kind;
+  double (*exact)(double x);
+  double (*derivative)(double x);
+  float lowest;  ///< Down to which the promise of digits holds.
+  double units;  ///< That promise, in units in the last place of f32.
+};
+double logistic(double x) { return 1 / (1 + std::exp(-x)); }
+double normal_below(double x) { return 0.5 * std::erfc(-x / std::sqrt(2.0)); }
+double normal_density(double x) { return std::exp(-0.5 * x * x) / std::sqrt(2 * M_PI); }
+const SmoothCase kSmoothCases[] = {
+    {SmoothKind::tanh, [](double x) { return std::tanh(x); },
+     [](double x) { return 1 / (std::cosh(x) * std::cosh(x)); }, -100, 4},
+    {SmoothKind::sigmoid, logistic, [](double x) { return logistic(x) * logistic(-x); }, -87, 4},
+    {SmoothKind::gelu, [](double x) { return x * normal_below(x); },
+     [](double x) { return normal_below(x) + x * normal_density(x); }, -13, 8},
+    {SmoothKind::silu, [](double x) { return x * logistic(x); },
+     [](double x) { return logistic(x) * (1 + x * logistic(-x)); }, -87, 4}};
+
+/// Numbers of both signs and many exponents, down to `lowest`.
+Tensor many_numbers(Context& ctx, float lowest) {
+  Tensor x = random_tensor(ctx, Shape{3, 40000}, DType::f32, 1, lowest, 20);
+  float* at = x.data<float>();
+  for (std::int64_t i = 0; i < 80000; ++i) at[i] *= std::exp2(-static_cast<float>(i % 40));
+  return x;
+}
+
+TEST(Smooth, KeepsItsUnitsInTheLastPlaceOfTheDefinition) {
+  Context ctx;
+  for (const SmoothCase& c : kSmoothCases) {
+    Smooth layer(c.kind);
+    const Tensor x = many_numbers(ctx, c.lowest);
+    const ConstTensorView y = layer.forward(ctx, x, Mode::train);
+    double worst = 0, at = 0;
+    for (std::int64_t i = 0; i < x.numel(); ++i) {
+      const auto in = static_cast<double>(x.data<float>()[i]);
+      const double exact = c.exact(in);
+      const auto size = std::abs(static_cast<float>(exact));
+      const auto unit = static_cast<double>(std::nextafter(size, INFINITY) - size);
+      const double error = std::abs(static_cast<double>(y.data<float>()[i]) - exact) / unit;
+      if (error > worst) at = in;
+      worst = std::max(worst, error);
+    }
+    EXPECT_LE(worst, c.units) << layer.describe() << " at " << at;
+    const Tensor wide = cast_to(ctx, x, DType::f64);
+    std::vector<double> expected;
+    for (const double e : values(ctx, wide)) expected.push_back(c.exact(e));
+    // c = 8: a few operations on the library's functions.
+    EXPECT_TRUE(near(values(ctx, layer.forward(ctx, wide, Mode::train)), expected, 8 * eps<double>))
+        << layer.describe();
+  }
+}
+
+TEST(Smooth, DerivativesInSinglePrecisionAreThoseOfTheDefinition) {
+  Context ctx;
+  for (const SmoothCase& c : kSmoothCases) {
+    Smooth layer(c.kind);
+    const Tensor x = many_numbers(ctx, c.lowest);
+    Tensor ones = Tensor::empty(ctx, x.shape(), DType::f32);
+    ops::fill(ctx, ones, 1);
+    (void)layer.forward(ctx, x, Mode::train);
+    std::vector<double> expected;
+    for (const double e : values(ctx, x)) expected.push_back(c.derivative(e));
+    // c = 16: digits of the output, and of the sum of two terms of other signs.
+    EXPECT_TRUE(
+        near(values(ctx, layer.backward(ctx, ones, InputGrad::needed)), expected, 16 * eps<float>))
+        << layer.describe();
+  }
+}
+
+TEST(Smooth, KeepsNanAndEndsWhereTheDefinitionDoes) {
+  Context ctx;
+  const float nan = std::numeric_limits<float>::quiet_NaN(), inf = INFINITY;
+  const float x[] = {nan, inf, -inf, -3e38F, -0.0F};
+  const double above[] = {1, 1, INFINITY, INFINITY}, below[] = {-1, 0, 0, 0};
+  for (std::size_t k = 0; k < 4; ++k) {
+    Smooth layer(kSmoothCases[k].kind);
+    const auto y = values(ctx, layer.forward(ctx, view_of(x, Shape{5}), Mode::train));
+    EXPECT_TRUE(std::isnan(y[0])) << layer.describe();
+    EXPECT_EQ(y[1], above[k]) << layer.describe();
+    // What is left where exp() would be subnormal, times 87.
+    EXPECT_NEAR(y[2], below[k], 1e-35) << layer.describe();
+    EXPECT_NEAR(y[3], below[k], 1e-35) << layer.describe();
+    EXPECT_EQ(y[4], kSmoothCases[k].kind == SmoothKind::sigmoid ? 0.5 : 0) << layer.describe();
+  }
+}
+
 TEST(Scale, MultipliesForwardAndBackward) {
   Context ctx;
   Scale layer(0.125);

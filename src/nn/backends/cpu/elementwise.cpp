@@ -2,6 +2,7 @@
 #include "nn/backends/backend_elementwise.h"
 #include "nn/backends/cpu/parallel.h"
 #include "nn/backends/cpu/storage.h"
+#include "nn/backends/smooth.h"
 
 #include DKFAC_SIMD_HEADER
 
@@ -77,6 +78,29 @@ void activate_backward(Context&, const Activation& activation, ConstTensorView y
     for_activation<Computed<T>>(activation, [&](auto act) {
       map(y.numel(), dx.data<T>(),
           [=](std::int64_t i) { return act.backward(load(out[i]), load(grad[i])); });
+    });
+  });
+}
+
+void smooth(Context&, SmoothKind kind, ConstTensorView x, TensorView y) {
+  for_storage(x.dtype(), [&](auto t) {
+    using T = decltype(t);
+    const T* in = x.data<T>();
+    for_smooth<Computed<T>>(kind, [&](auto act) {
+      map(x.numel(), y.data<T>(), [=](std::int64_t i) { return act.value(load(in[i])); });
+    });
+  });
+}
+
+void smooth_backward(Context&, SmoothKind kind, ConstTensorView kept, ConstTensorView dy,
+                     TensorView dx) {
+  for_storage(kept.dtype(), [&](auto t) {
+    using T = decltype(t);
+    const T* from = kept.data<T>();
+    const T* grad = dy.data<T>();
+    for_smooth<Computed<T>>(kind, [&](auto act) {
+      map(kept.numel(), dx.data<T>(),
+          [=](std::int64_t i) { return load(grad[i]) * act.derivative(load(from[i])); });
     });
   });
 }

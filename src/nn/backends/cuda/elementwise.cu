@@ -3,6 +3,7 @@
 #include "nn/backends/backend_elementwise.h"
 #include "nn/backends/cuda/columns.cuh"
 #include "nn/backends/cuda/elementwise_functors.h"
+#include "nn/backends/smooth.h"
 
 namespace dkfac::nn::cuda {
 namespace {
@@ -82,6 +83,26 @@ void activate_backward(Context& ctx, const Activation& activation, ConstTensorVi
     for_activation<C>(activation, [&]<class Act>(Act act) {
       map<T>(ctx, y.data<T>(), dy.data<T>(), dx.data<T>(), y.numel(),
              ActivateBackward<Act, C>{act});
+    });
+  });
+}
+
+void smooth(Context& ctx, SmoothKind kind, ConstTensorView x, TensorView y) {
+  visit_floating(x.dtype(), [&]<class T>(Type<T>) {
+    using C = Computed<T>;
+    for_smooth<C>(kind, [&]<class Act>(Act act) {
+      map<T>(ctx, x.data<T>(), nullptr, y.data<T>(), x.numel(), Activate<Act, C>{act});
+    });
+  });
+}
+
+void smooth_backward(Context& ctx, SmoothKind kind, ConstTensorView kept, ConstTensorView dy,
+                     TensorView dx) {
+  visit_floating(kept.dtype(), [&]<class T>(Type<T>) {
+    using C = Computed<T>;
+    for_smooth<C>(kind, [&]<class Act>(Act act) {
+      map<T>(ctx, kept.data<T>(), dy.data<T>(), dx.data<T>(), kept.numel(),
+             SmoothBackward<Act, C>{act});
     });
   });
 }

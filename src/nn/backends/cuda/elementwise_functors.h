@@ -69,7 +69,7 @@ struct Times {
   DKFAC_HD C operator()(C x) const { return x * factor; }
 };
 
-/// Value of an activation; Act: a functor of activate.h.
+/// Value of an activation; Act: a functor of activate.h or smooth.h.
 template <class Act, class C>
 struct Activate {
   Act act;
@@ -79,6 +79,13 @@ template <class Act, class C>
 struct ActivateBackward {
   Act act;
   DKFAC_HD C operator()(C y, C dy) const { return act.backward(y, dy); }
+};
+
+/// Act: a functor of smooth.h.
+template <class Act, class C>
+struct SmoothBackward {
+  Act act;
+  DKFAC_HD C operator()(C kept, C dy) const { return dy * act.derivative(kept); }
 };
 
 template <class C>

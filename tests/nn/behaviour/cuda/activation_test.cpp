@@ -62,6 +62,23 @@ TEST_P(DeviceElements, ActivationsAndTheirGradientsAreThoseOfTheHost) {
   }
 }
 
+TEST_P(DeviceElements, SmoothActivationsAndTheirGradientsAreThoseOfTheHost) {
+  for (const SmoothKind kind :
+       {SmoothKind::tanh, SmoothKind::sigmoid, SmoothKind::gelu, SmoothKind::silu}) {
+    // Of f64, functions of two libraries: c = 8. The others do the same operations.
+    const double tolerance = dtype() == DType::f64 ? 8 * spacing(dtype()) : 0;
+    for (const Shape& s : kShapes) {
+      compare(s, s, tolerance,
+              [&](Context& c, auto x, auto, auto y) { kernels::smooth(c, kind, x, y); });
+      compare(s, s, tolerance, [&](Context& c, auto x, auto z, auto y) {
+        kernels::smooth_backward(c, kind, x, z, y);
+      });
+    }
+    BesideHost layer([=] { return std::make_unique<Smooth>(kind); }, dtype());
+    layer.expect_alike(Shape{3, 4, 5, 6}, tolerance, 0);
+  }
+}
+
 TEST_P(DeviceElements, WorkInPlaceAndFromAddressesOffAPack) {
   const Tensor x = random_on_host(cpu, Shape{101}, dtype(), 1);
   Tensor kept = Tensor::copy_of(cpu, x), on_device = to_device(ctx, x);
