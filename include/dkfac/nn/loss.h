@@ -84,4 +84,19 @@ void squared_error(Context& ctx, ConstTensorView outputs, ConstTensorView target
 /// of sample_labels(). targets: as the outputs; they may be the same memory.
 void sample_targets(Context& ctx, ConstTensorView outputs, SampleKey key, TensorView targets);
 
+/// Sigmoid cross-entropy: the sample's loss is sum_k -t_k log p_k - (1 - t_k) log(1 - p_k), p =
+/// sigmoid(outputs), summed over outputs, without overflow. outputs, targets: [n, outputs], f64 or
+/// f32, targets in [0, 1]; sums[2] (f64) += the losses of all samples and the entropies of their
+/// targets, which are the least losses; their difference is the KL divergence of p from t in nats.
+/// Empty sums are not computed. A target outside [0, 1] makes the entropy NaN. grad = scale * (p -
+/// t), unless it is empty. On any device, without a host synchronization. Its Fisher is the
+/// Gauss-Newton matrix J' diag(p (1-p)) J (docs/math.md, "Sigmoid cross-entropy").
+void sigmoid_cross_entropy(Context& ctx, ConstTensorView outputs, ConstTensorView targets,
+                           double scale, TensorView grad, TensorView sums);
+
+/// Draws a bit per output, 1 with the probability sigmoid(output), for the one-sample Monte-Carlo
+/// Fisher; keys as of sample_labels(). targets: as the outputs; they may be the same memory. A NaN
+/// gives 0.
+void sample_bits(Context& ctx, ConstTensorView outputs, SampleKey key, TensorView targets);
+
 }  // namespace dkfac::nn

@@ -24,8 +24,15 @@ DKFAC_KERNEL(void, count_in_top, ConstTensorView logits, ConstTensorView labels,
 /// Smooths labels into targets; a label out of range makes its row NaN.
 DKFAC_KERNEL(void, soften_labels, ConstTensorView labels, double smoothing, TensorView targets);
 DKFAC_KERNEL(void, draw_labels, ConstTensorView logits, const SampleKey& key, TensorView labels);
-/// targets = outputs + normal numbers; both [n,outputs], f64 or f32.
+/// targets = outputs + normal numbers, or bits with the probabilities sigmoid(outputs); both
+/// [n,outputs], f64 or f32.
 DKFAC_KERNEL(void, draw_targets, ConstTensorView outputs, const SampleKey& key, TensorView targets);
+DKFAC_KERNEL(void, draw_bits, ConstTensorView outputs, const SampleKey& key, TensorView targets);
+/// grad (unless it is empty) = scale * residuals; sums[2] (f64, unless it is empty) +=
+/// cross-entropy and entropy of the targets. All but sums [n,outputs] of one dtype, f64 or f32; n
+/// may be 0.
+DKFAC_KERNEL(void, sigmoid_loss, ConstTensorView outputs, ConstTensorView targets, double scale,
+             TensorView grad, TensorView sums);
 /// hv = H v for the rows of two losses (softmax_curvature(), sigmoid_curvature()); all [n,outputs],
 /// f64 or f32; hv may be v.
 DKFAC_KERNEL(void, softmax_curvature, ConstTensorView logits, ConstTensorView v, TensorView hv);

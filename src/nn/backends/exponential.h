@@ -53,6 +53,34 @@ inline constexpr float kLowestExponent<float> = -87.0F;
   return std::exp(x < kLowest ? kLowest : x);
 }
 
+/// log(x) for 0 < x <= 2. Of a subnormal x in f32 it is only of the right size.
+[[nodiscard]] DKFAC_HD inline float log_small(float x) {
+  constexpr std::uint32_t kRootHalf = 0x3F3504F3U;
+  const std::uint32_t from_root = std::bit_cast<std::uint32_t>(x) - kRootHalf;
+  const auto n = static_cast<float>(static_cast<std::int32_t>(from_root) >> 23);
+  const float f = std::bit_cast<float>((from_root & 0x007FFFFFU) + kRootHalf) - 1.0F;
+  // log(1 + f), sqrt(1/2) <= 1 + f < sqrt(2) (Moshier's Cephes).
+  float p = 7.0376836292e-2F;
+  p = p * f - 1.1514610310e-1F;
+  p = p * f + 1.1676998740e-1F;
+  p = p * f - 1.2420140846e-1F;
+  p = p * f + 1.4249322787e-1F;
+  p = p * f - 1.6668057665e-1F;
+  p = p * f + 2.0000714765e-1F;
+  p = p * f - 2.4999993993e-1F;
+  p = p * f + 3.3333331174e-1F;
+  const float square = f * f;
+  return n * 0.693359375F + (f + (p * f * square - 0.5F * square + n * -2.12194440e-4F));
+}
+[[nodiscard]] DKFAC_HD inline double log_small(double x) { return std::log(x); }
+
+/// log(1 + e) for 0 <= e <= 1; inverse: 1 / (1 + e).
+[[nodiscard]] DKFAC_HD inline float log1p_small(float e, float inverse) {
+  const float sum = 1.0F + e;
+  return log_small(sum) + (e - (sum - 1.0F)) * inverse;
+}
+[[nodiscard]] DKFAC_HD inline double log1p_small(double e, double) { return std::log1p(e); }
+
 /// Density of the normal distribution at u, and the probability of more than u; 0 <= u <= 13 in
 /// f32.
 template <class T>

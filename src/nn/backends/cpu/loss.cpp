@@ -108,6 +108,19 @@ void batch_loss(Context& ctx, ConstTensorView logits, const MakeTarget& target, 
   sums.data<double>()[1] += static_cast<double>(hits);
 }
 
+/// Draws a target for every output by a rule of loss_functors.h.
+template <class Rule>
+void draw_each(ConstTensorView outputs, const SampleKey& key, TensorView targets) {
+  const std::int64_t count = outputs.dim(1);
+  for_dtype(outputs.dtype(), [&](auto t) {
+    using T = decltype(t);
+    const cuda::DrawTargets<T, Rule> draw{outputs.data<T>(), count, key, targets.data<T>()};
+    parallel_for(outputs.dim(0), grain_of(32 * count), [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) draw(i);
+    });
+  });
+}
+
 /// Returns target(i) for labels.
 auto label_targets(ConstTensorView labels, double smoothing, std::int64_t classes) {
   const SmoothedTargets t = smoothed_targets(smoothing, classes);
@@ -194,14 +207,11 @@ void draw_labels(Context&, ConstTensorView logits, const SampleKey& key, TensorV
 }
 
 void draw_targets(Context&, ConstTensorView outputs, const SampleKey& key, TensorView targets) {
-  const std::int64_t count = outputs.dim(1);
-  for_dtype(outputs.dtype(), [&](auto t) {
-    using T = decltype(t);
-    const cuda::DrawTargets<T> draw{outputs.data<T>(), count, key, targets.data<T>()};
-    parallel_for(outputs.dim(0), grain_of(32 * count), [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t i = begin; i < end; ++i) draw(i);
-    });
-  });
+  draw_each<cuda::AddNormal>(outputs, key, targets);
+}
+
+void draw_bits(Context&, ConstTensorView outputs, const SampleKey& key, TensorView targets) {
+  draw_each<cuda::DrawBit>(outputs, key, targets);
 }
 
 void softmax_curvature(Context&, ConstTensorView logits, ConstTensorView v, TensorView hv) {

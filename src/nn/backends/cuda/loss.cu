@@ -34,6 +34,14 @@ void loss(Context& ctx, ConstTensorView logits, Targets targets, double scale, T
                         AddToSums{sums.data<double>()});
 }
 
+template <class Rule>
+void draw_each(Context& ctx, ConstTensorView outputs, const SampleKey& key, TensorView targets) {
+  visit_computing(outputs.dtype(), [&]<class T>(Type<T>) {
+    for_each(ctx.stream(), outputs.dim(0),
+             DrawTargets<T, Rule>{outputs.data<T>(), outputs.dim(1), key, targets.data<T>()});
+  });
+}
+
 LabelTargets label_targets(ConstTensorView labels, double smoothing, std::int64_t classes) {
   const SmoothedTargets t = smoothed_targets(smoothing, classes);
   return {labels.data<std::int32_t>(), classes, t.hit, t.elsewhere};
@@ -88,10 +96,28 @@ void draw_labels(Context& ctx, ConstTensorView logits, const SampleKey& key, Ten
 }
 
 void draw_targets(Context& ctx, ConstTensorView outputs, const SampleKey& key, TensorView targets) {
+  draw_each<AddNormal>(ctx, outputs, key, targets);
+}
+
+void draw_bits(Context& ctx, ConstTensorView outputs, const SampleKey& key, TensorView targets) {
+  draw_each<DrawBit>(ctx, outputs, key, targets);
+}
+
+void sigmoid_loss(Context& ctx, ConstTensorView outputs, ConstTensorView targets, double scale,
+                  TensorView grad, TensorView sums) {
+  const std::int64_t n = outputs.dim(0), count = outputs.dim(1);
+  if (n == 0) return;
+  Scratch scratch(ctx);
+  auto* rows = static_cast<LossPair*>(scratch.take(Shape{n, 2}, DType::f64).raw());
   visit_computing(outputs.dtype(), [&]<class T>(Type<T>) {
-    for_each(ctx.stream(), outputs.dim(0),
-             DrawTargets<T>{outputs.data<T>(), outputs.dim(1), key, targets.data<T>()});
+    reduce_rows<LossPair>(
+        ctx, n, count, AddPairs{},
+        SigmoidLoss<T>{outputs.data<T>(), targets.data<T>(), count, static_cast<T>(scale),
+                       grad.empty() ? nullptr : grad.data<T>()},
+        StorePair{rows});
   });
+  if (sums.empty()) return;
+  reduce_rows<LossPair>(ctx, 1, n, AddPairs{}, LoadRowPair{rows}, AddToSums{sums.data<double>()});
 }
 
 void softmax_curvature(Context& ctx, ConstTensorView logits, ConstTensorView v, TensorView hv) {

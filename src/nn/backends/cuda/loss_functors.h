@@ -10,6 +10,7 @@
 #include "core/shared/element.h"
 #include "core/shared/keyed_random.h"
 #include "nn/backends/sample_choice.h"
+#include "nn/backends/sigmoid_terms.h"
 
 /// Functors of loss.cu, all in f64. A row of logits is read twice: once for its maximum and the sum
 /// of its exponentials, in one reduction, and once for loss and gradient.
@@ -159,6 +160,7 @@ struct StoreLoss {
   DKFAC_HD void operator()(std::int64_t row, double loss) const { losses[row] = loss; }
 };
 
+/// Sums of a batch; `correct`: samples, or the entropy of targets.
 struct LossPair {
   double loss, correct;
 };
@@ -264,8 +266,18 @@ struct DrawLabel {
   }
 };
 
-/// Adds a normal number to every output of a row.
-template <class T>
+struct AddNormal {
+  DKFAC_HD double operator()(double output, PhiloxStream& random) const {
+    return output + normal_of(random);
+  }
+};
+struct DrawBit {
+  DKFAC_HD double operator()(double output, PhiloxStream& random) const {
+    return random.uniform() < 1 / (1 + std::exp(-output)) ? 1.0 : 0.0;
+  }
+};
+/// Draws a target for every output of a row.
+template <class T, class Rule>
 struct DrawTargets {
   const T* outputs;
   std::int64_t count;  ///< Of a row.
@@ -274,7 +286,7 @@ struct DrawTargets {
   DKFAC_HD void operator()(std::int64_t row) const {
     PhiloxStream random = keyed_stream(key, Draw::label, row);
     for (std::int64_t i = row * count; i < (row + 1) * count; ++i)
-      targets[i] = static_cast<T>(static_cast<double>(outputs[i]) + normal_of(random));
+      targets[i] = static_cast<T>(Rule{}(static_cast<double>(outputs[i]), random));
   }
 };
 
@@ -310,6 +322,30 @@ struct SigmoidCurvature {
     const double small = std::exp(-std::abs(static_cast<double>(logits[i])));
     hv[i] = static_cast<T>(small / ((1 + small) * (1 + small)) * static_cast<double>(v[i]));
   }
+};
+
+/// Computes the terms of an output and writes its gradient, unless grad is null.
+template <class T>
+struct SigmoidLoss {
+  const T* outputs;
+  const T* targets;
+  std::int64_t count;  ///< Of a row.
+  T scale;
+  T* grad;
+  DKFAC_HD LossPair operator()(std::int64_t row, std::int64_t k) const {
+    const std::int64_t i = row * count + k;
+    const SigmoidTerms<T> terms = sigmoid_terms(outputs[i], targets[i]);
+    if (grad != nullptr) grad[i] = scale * terms.residual;
+    return {static_cast<double>(terms.loss), static_cast<double>(target_entropy(targets[i]))};
+  }
+};
+struct StorePair {
+  LossPair* rows;
+  DKFAC_HD void operator()(std::int64_t row, const LossPair& sum) const { rows[row] = sum; }
+};
+struct LoadRowPair {
+  const LossPair* rows;
+  DKFAC_HD LossPair operator()(std::int64_t, std::int64_t row) const { return rows[row]; }
 };
 
 }  // namespace dkfac::nn::cuda

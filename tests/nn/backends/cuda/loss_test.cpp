@@ -253,6 +253,31 @@ TEST(LossOnDeviceRows, SquaredErrorAndItsTargetsAreThoseOfTheHost) {
               21 * eps<double> * loss.data<double>()[0]);
 }
 
+TEST_P(LossOnDevice, OfSigmoidsAndTheirBitsAreThoseOfTheHost) {
+  if (size_of(GetParam()) == 2) return;  // Outputs are f64 or f32.
+  for (const Shape& shape : kShapes) {
+    const Tensor z = logits_of(shape), there = to_device(ctx, z);
+    Tensor bits = Tensor::empty(cpu, shape, GetParam());
+    Tensor drawn = Tensor::empty(ctx, shape, GetParam());
+    sample_bits(cpu, z, {.seed = 3, .step = 2}, bits);
+    sample_bits(ctx, there, {.seed = 3, .step = 2}, drawn);
+    EXPECT_EQ(device_values(ctx, drawn), values(cpu, bits));
+    const Tensor t = cast_to(cpu, random_tensor(cpu, shape, DType::f64, 5, 0, 1), GetParam());
+    Tensor grad = Tensor::empty(cpu, shape, GetParam());
+    Tensor grad_there = Tensor::empty(ctx, shape, GetParam());
+    Tensor sums = Tensor::zeros(cpu, Shape{2}, DType::f64);
+    Tensor sums_there = Tensor::zeros(ctx, Shape{2}, DType::f64);
+    const std::int64_t waits = host_waits();
+    sigmoid_cross_entropy(ctx, there, to_device(ctx, t), 0.25, grad_there, sums_there);
+    EXPECT_EQ(host_waits(), waits);
+    sigmoid_cross_entropy(cpu, z, t, 0.25, grad, sums);
+    EXPECT_TRUE(near(device_values(ctx, grad_there), values(cpu, grad), tolerance())) << shape;
+    // Terms of one library or another, added in another order: c = 4, n as below.
+    const double bound = 4 * static_cast<double>(shape.numel()) * eps<double>;
+    EXPECT_TRUE(near(device_values(ctx, sums_there), values(cpu, sums), bound)) << shape;
+  }
+}
+
 TEST(LossOnDeviceRows, AnEmptyBatchCostsNothing) {
   Context ctx{Device::cuda()};
   Tensor sums = Tensor::zeros(ctx, Shape{2}, DType::f64);

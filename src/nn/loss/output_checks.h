@@ -1,0 +1,27 @@
+#pragma once
+
+#include "dkfac/core/error.h"
+#include "dkfac/core/tensor_view.h"
+
+/// Checks of the losses whose outputs each have a target.
+namespace dkfac::nn {
+
+inline void check_outputs(const char* operation, Device device, ConstTensorView outputs) {
+  DKFAC_CHECK(outputs.ndim() == 2 && outputs.is_contiguous() && outputs.device() == device, "[",
+              operation, "] outputs are ", outputs.shape(), " on ", outputs.device(),
+              "; they must be [n, outputs] without gaps, on ", device);
+  DKFAC_CHECK(outputs.dtype() == DType::f64 || outputs.dtype() == DType::f32, "[", operation,
+              "] outputs are ", outputs.dtype(), "; they must be f64 or f32");
+}
+
+/// Checks that `other` has the shape, dtype and device of the outputs.
+inline void check_like(const char* operation, const char* what, ConstTensorView outputs,
+                       ConstTensorView other) {
+  DKFAC_CHECK(other.shape() == outputs.shape() && other.dtype() == outputs.dtype() &&
+                  other.is_contiguous() && other.device() == outputs.device(),
+              "[", operation, "] ", what, " are ", other.dtype(), " ", other.shape(), " on ",
+              other.device(), "; they must be as the outputs, ", outputs.dtype(), " ",
+              outputs.shape(), " without gaps, on ", outputs.device());
+}
+
+}  // namespace dkfac::nn
