@@ -176,8 +176,12 @@ void average_buffers(Context& ctx, Model& model, comm::Communicator& comm);
 
 enum class WeightInit : std::uint8_t {
   he_normal,  ///< Variance 2 / fan_in (He et al. 2015).
-  uniform     ///< U(-1, 1) / sqrt(fan_in) (LeCun et al. 1998).
+  uniform,    ///< U(-1, 1) / sqrt(fan_in) (LeCun et al. 1998).
+  glorot      ///< U(-1, 1) sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio 2010).
 };
+
+/// Activation of the networks of Linear layers.
+enum class DenseActivation : std::uint8_t { relu, tanh, sigmoid, gelu, silu };
 
 /// Where max pooling stands between a convolution and the next one. The first two give the same
 /// values, since pooling commutes with an increasing activation; the third is another function.
@@ -204,7 +208,10 @@ struct ModelSwitches {
 };
 
 /// Options of make_model(), with these names:
-/// - "mlp": two hidden ReLU layers of 512, no BatchNorm.
+/// - "mlp": hidden layers of the given widths, 512 and 512 by default, no BatchNorm.
+/// - "autoencoder": Linear layers of the given widths, of which the last is the code, by default
+/// 400, 200, 100, 30; then the same back to the size of the input, whatever `classes` is. The code
+/// and the output are linear, the others have the activation (Hinton and Salakhutdinov 2006).
 /// - "lenet-bn": LeCun et al. 1998 with BatchNorm before each ReLU.
 /// - "resnet20", "resnet32": He et al. 2016, section 4.2, with shortcuts without parameters (option
 /// A: every second pixel, new channels zero, half of them before and half after the old ones).
@@ -232,7 +239,11 @@ struct ModelOptions {
                                    ///< dtype.
   std::uint64_t seed = 1;
   std::int64_t width = 0;  ///< Channels of a ResNet's or VGG's first stage; 0: as published.
-  std::optional<WeightInit> init{};  ///< Not set: uniform for ResNet-9, he_normal otherwise.
+  std::vector<std::int64_t> widths{};  ///< Of the layers of an MLP or autoencoder; empty: default.
+  /// Of an MLP or autoencoder; not set: ReLU and tanh, in both CELU where the switch is set.
+  std::optional<DenseActivation> activation{};
+  /// Not set: uniform for ResNet-9, glorot for an autoencoder, he_normal otherwise.
+  std::optional<WeightInit> init{};
   /// Standard deviation of the last Linear's weights, 0.01 in Goyal et al. 2017; not set: as
   /// `init`.
   std::optional<double> classifier_stddev{};

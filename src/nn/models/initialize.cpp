@@ -17,9 +17,12 @@ void draw(Context& ctx, TensorView weight, const Fill& fill) {
   ops::copy(ctx, values, weight);
 }
 
-void fill_uniform_by_fan_in(TensorView weight, Random& random) {
+/// init: not he_normal.
+void fill_uniform_by(WeightInit init, TensorView weight, Random& random) {
   const auto fan_in = static_cast<double>(weight.numel() / weight.dim(0));
-  const double bound = 1.0 / std::sqrt(fan_in);
+  const auto fan_out = static_cast<double>(weight.numel() / weight.dim(weight.ndim() - 1));
+  const double bound =
+      init == WeightInit::glorot ? std::sqrt(6.0 / (fan_in + fan_out)) : 1.0 / std::sqrt(fan_in);
   fill_uniform(weight, -bound, bound, random);
 }
 
@@ -50,9 +53,9 @@ void initialize_weights(Context& ctx, Model& model, WeightInit init, const Model
       last_linear = weight;
       last_place = here;
     }
-    if (init != WeightInit::uniform) return;
+    if (init == WeightInit::he_normal) return;
     Random random(options.seed, here);
-    draw(ctx, weight, [&](TensorView values) { fill_uniform_by_fan_in(values, random); });
+    draw(ctx, weight, [&](TensorView values) { fill_uniform_by(init, values, random); });
   });
   if (!options.classifier_stddev || last_linear.empty()) return;
   Random random(options.seed, last_place);

@@ -1,6 +1,9 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <span>
+#include <string>
 
 #include "dkfac/nn/layers.h"
 #include "dkfac/nn/model.h"
@@ -12,6 +15,7 @@ namespace dkfac::nn {
 [[nodiscard]] std::unique_ptr<Layer> make_layers(const ModelOptions& options);
 
 [[nodiscard]] std::unique_ptr<Layer> make_mlp(const ModelOptions& options);
+[[nodiscard]] std::unique_ptr<Layer> make_autoencoder(const ModelOptions& options);
 [[nodiscard]] std::unique_ptr<Layer> make_lenet_bn(const ModelOptions& options);
 [[nodiscard]] std::unique_ptr<Layer> make_resnet20(const ModelOptions& options);
 [[nodiscard]] std::unique_ptr<Layer> make_resnet32(const ModelOptions& options);
@@ -55,6 +59,10 @@ void check_image(const ModelOptions& options, std::int64_t least);
 [[nodiscard]] Activation activation_of(const ModelOptions& options);
 /// Adds that activation as a layer.
 void add_activation(Sequential& net, std::string child, const ModelOptions& options);
+/// Adds Linear layers "fc<i>" of these widths, i from `first` on, with `activation` "relu<i>"
+/// (celu, tanh, ...) after each. Returns the last width, or `in` without any.
+std::int64_t add_dense(Sequential& net, std::int64_t in, std::span<const std::int64_t> widths,
+                       std::size_t first, DenseActivation activation, const ModelOptions& options);
 
 /// A convolution and the channels that it reads.
 struct FirstConv {

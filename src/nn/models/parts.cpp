@@ -16,6 +16,33 @@ void add_activation(Sequential& net, std::string child, const ModelOptions& opti
   }
 }
 
+std::int64_t add_dense(Sequential& net, std::int64_t in, std::span<const std::int64_t> widths,
+                       std::size_t first, DenseActivation activation, const ModelOptions& options) {
+  for (const std::int64_t width : widths) {
+    const std::string number = std::to_string(first++);
+    net.add<Linear>("fc" + number, in, width);
+    in = width;
+    switch (activation) {
+      case DenseActivation::relu:
+        add_activation(net, (*options.switches.celu_alpha > 0 ? "celu" : "relu") + number, options);
+        break;
+      case DenseActivation::tanh:
+        net.add<Smooth>("tanh" + number, SmoothKind::tanh);
+        break;
+      case DenseActivation::sigmoid:
+        net.add<Smooth>("sigmoid" + number, SmoothKind::sigmoid);
+        break;
+      case DenseActivation::gelu:
+        net.add<Smooth>("gelu" + number, SmoothKind::gelu);
+        break;
+      case DenseActivation::silu:
+        net.add<Smooth>("silu" + number, SmoothKind::silu);
+        break;
+    }
+  }
+  return in;
+}
+
 FirstConv add_whitening(Sequential& net, const ModelOptions& options, const ConvOptions& conv) {
   const std::int64_t channels = options.input[2];
   if (!*options.switches.whitening) return {channels, conv};

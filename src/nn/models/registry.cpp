@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 
 #include "dkfac/core/error.h"
@@ -12,7 +13,8 @@ enum Feature : unsigned {
   kConvs = 1,     ///< Begins with a convolution; BatchNorm.
   kWidths = 2,    ///< Stages of a width.
   kBranches = 4,  ///< BatchNorm at the end of residual branches.
-  kMaxPools = 8   ///< Max pooling behind an activation.
+  kMaxPools = 8,  ///< Max pooling behind an activation.
+  kDense = 16     ///< Linear layers alone.
 };
 constexpr unsigned kCifarResNet = kConvs | kWidths | kBranches, kResNet = kCifarResNet | kMaxPools;
 constexpr unsigned kVgg = kConvs | kWidths | kMaxPools;
@@ -30,7 +32,8 @@ struct Entry {
 
   [[nodiscard]] bool has(Feature feature) const { return (features & feature) != 0; }
 };
-constexpr Entry kModels[] = {{"mlp", 0, make_mlp},
+constexpr Entry kModels[] = {{"mlp", kDense, make_mlp},
+                             {"autoencoder", kDense, make_autoencoder, &kUsual, WeightInit::glorot},
                              {"lenet-bn", kConvs | kMaxPools, make_lenet_bn},
                              {"resnet9", kVgg, make_resnet9, &kTuned, WeightInit::uniform},
                              {"resnet9-plain", kVgg, make_resnet9, &kPlain, WeightInit::uniform},
@@ -82,6 +85,10 @@ void check_options(const Entry& entry, const ModelOptions& options) {
               " has no width to set; leave it out");
   DKFAC_CHECK(!options.zero_gamma || entry.has(kBranches), "[make_model] ", options.name,
               " has no BatchNorm at the end of a residual branch for zero_gamma; leave it out");
+  DKFAC_CHECK(entry.has(kDense) || (options.widths.empty() && !options.activation), "[make_model] ",
+              options.name, " has no widths or activation to set; leave them out");
+  DKFAC_CHECK(std::ranges::all_of(options.widths, [](std::int64_t width) { return width > 0; }),
+              "[make_model] a width is not above 0; all must be");
   const ModelOptions usual;
   DKFAC_CHECK(entry.has(kConvs) || (options.norm_epsilon == usual.norm_epsilon &&
                                     options.norm_momentum == usual.norm_momentum &&
@@ -106,6 +113,9 @@ void check_switches(const Entry& entry, const ModelOptions& options, const Model
               "[make_model] logit_scale is ", *all.logit_scale, "; it must be > 0");
   DKFAC_CHECK(options.norm_scale > 0 && std::isfinite(options.norm_scale),
               "[make_model] norm_scale is ", options.norm_scale, "; it must be > 0");
+  DKFAC_CHECK(!set.celu_alpha || *set.celu_alpha == 0 ||
+                  options.activation.value_or(DenseActivation::relu) == DenseActivation::relu,
+              "[make_model] celu_alpha is for ReLUs, and activation is another; leave it out");
   const bool frozen = *all.frozen_bn_scale;
   DKFAC_CHECK(!frozen || !options.zero_gamma, "[make_model] zero_gamma with frozen_bn_scale would ",
               "keep every residual branch at zero; leave one of them out");

@@ -24,11 +24,14 @@ constexpr PoolOrder kPoolBetween = PoolOrder::norm_pool_activation;
 constexpr PoolOrder kPoolFirst = PoolOrder::pool_norm_activation;
 
 /// Networks without max pooling behind an activation.
-const std::set<std::string> kUnpooled{"mlp", "resnet18", "resnet20", "resnet32"};
+const std::set<std::string> kUnpooled{"mlp", "autoencoder", "resnet18", "resnet20", "resnet32"};
+
+/// Networks of Linear layers alone.
+bool is_dense(const std::string& name) { return name == "mlp" || name == "autoencoder"; }
 
 ModelOptions small(const std::string& name, const ModelSwitches& switches = {}) {
   ModelOptions options{.name = name, .input = {32, 32, 2}, .classes = 4, .dtype = DType::f64};
-  if (name != "mlp" && name != "lenet-bn") options.width = 2;
+  if (!is_dense(name) && name != "lenet-bn") options.width = 2;
   options.switches = switches;
   return options;
 }
@@ -49,9 +52,9 @@ std::int64_t count_of(const std::vector<LayerSpec>& specs) {
 
 TEST(Switches, AreRefusedWhereANetworkLacksWhatTheyChange) {
   for (const std::string& name : model_names()) {
-    const bool is_mlp = name == "mlp";
-    EXPECT_EQ(contains(refusal_of(small(name, {.whitening = true})), "no convolution"), is_mlp);
-    EXPECT_EQ(contains(refusal_of(small(name, {.frozen_bn_scale = true})), "no BatchNorm"), is_mlp);
+    const bool dense = is_dense(name);
+    EXPECT_EQ(contains(refusal_of(small(name, {.whitening = true})), "no convolution"), dense);
+    EXPECT_EQ(contains(refusal_of(small(name, {.frozen_bn_scale = true})), "no BatchNorm"), dense);
     for (const PoolOrder order : {kActivationFirst, kPoolBetween, kPoolFirst})
       EXPECT_EQ(contains(refusal_of(small(name, {.pool_order = order})), "no max pooling"),
                 kUnpooled.contains(name));
@@ -70,7 +73,7 @@ TEST(Switches, AreRefusedWhereANetworkLacksWhatTheyChange) {
 
 TEST(Switches, ChangeTheBlocksOfKfacAsTheyChangeTheLayers) {
   for (const std::string& name : model_names()) {
-    if (name == "mlp") continue;
+    if (is_dense(name)) continue;
     SCOPED_TRACE(name);
     const ModelSwitches off{.whitening = false, .frozen_bn_scale = false};
     const std::vector<LayerSpec> plain = specs_of(name, off);

@@ -199,6 +199,28 @@ TEST(NormOptions, ReachEveryBatchNorm) {
   EXPECT_THROW((void)make_model(ctx, {.name = "mlp", .norm_epsilon = 1e-3}), InvalidArgument);
 }
 
+TEST(Dense, NetworksHaveTheirWidthsActivationAndStart) {
+  Context ctx;
+  const auto model = make_model(
+      ctx, {.name = "autoencoder", .input = Shape{4, 3, 1}, .dtype = DType::f64, .widths = {8, 2}});
+  EXPECT_EQ(leaves(*model),
+            (std::vector<std::string>{"flatten", "fc1", "tanh1", "fc2", "fc3", "tanh3", "fc4"}));
+  EXPECT_EQ(model->outputs(), 12);
+  EXPECT_EQ(model->tensor("fc2.weight").view.shape(), (Shape{2, 8}));
+  // The largest of 96 numbers is near the bound of glorot; variance 2 / fan_in would be above it.
+  const auto first = values(ctx, model->tensor("fc1.weight").view);
+  const double bound = std::sqrt(6.0 / (12 + 8)),
+               largest = std::abs(*std::max_element(first.begin(), first.end()));
+  EXPECT_LE(largest, bound);
+  EXPECT_GE(largest, 0.9 * bound);
+  const auto mlp = make_model(
+      ctx,
+      {.name = "mlp", .input = Shape{4, 3, 1}, .widths = {5}, .activation = DenseActivation::gelu});
+  EXPECT_EQ(leaves(*mlp), (std::vector<std::string>{"flatten", "fc1", "gelu1", "fc2"}));
+  EXPECT_THROW((void)make_model(ctx, {.name = "mlp", .widths = {0}}), InvalidArgument);
+  EXPECT_THROW((void)make_model(ctx, {.name = "lenet-bn", .widths = {5}}), InvalidArgument);
+}
+
 TEST(NamedTensors, CoverTheArenasOnceInOrder) {
   Context ctx;
   const auto model = make_model(ctx, resnet9("resnet9"));
