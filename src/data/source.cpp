@@ -170,7 +170,9 @@ double synthetic_bytes(const DataSource& source) {
       static_cast<double>(source.synthetic_classes));
 }
 
-DataSplits load_data(const DataSource& source) {
+namespace {
+
+DataSplits load_values(const DataSource& source) {
   if (source.name == "synthetic") return make_synthetic(source);
   if (source.name == "synthetic-photos") return make_synthetic_photos(source);
   const KnownSet& set = find_set(source.name);
@@ -178,6 +180,14 @@ DataSplits load_data(const DataSource& source) {
   if (set.format == Format::photos) return load_photos(folder, source);
   return set.format == Format::idx ? read_idx_folder(folder, set.name)
                                    : read_cifar_folder(folder, set.name);
+}
+
+}  // namespace
+
+DataSplits load_data(const DataSource& source) {
+  DataSplits splits = load_values(source);
+  splits.train.unit_range = splits.test.unit_range = source.unit_range;
+  return splits;
 }
 
 std::string data_name_at(const fs::path& path) {
@@ -269,6 +279,7 @@ Normalization normalization_of(const Dataset& train) {
   const auto channels = static_cast<std::size_t>(train.channels);
   if (train.mean_image != nullptr)
     return {std::vector<double>(channels, 0), std::vector<double>(channels, 1), train.mean_image};
+  if (train.unit_range) return {std::vector<double>(channels, 0), std::vector<double>(channels, 1)};
   if (train.photos != nullptr) return train.photos->normalization;
   // Integer sums are exact, so the order and the machine do not matter.
   std::vector<std::uint64_t> sum(channels, 0), squares(channels, 0);

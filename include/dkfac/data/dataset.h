@@ -32,6 +32,7 @@ struct Dataset {
   std::vector<std::int32_t> labels{};
   std::shared_ptr<const PhotoData> photos{};      ///< If set, `pixels` is empty.
   std::shared_ptr<const MeanImage> mean_image{};  ///< If set, normalization_of() is of it.
+  bool unit_range = false;                        ///< normalization_of() leaves values in [0, 1].
   [[nodiscard]] std::int64_t image_size() const { return height * width * channels; }
 };
 
@@ -86,6 +87,7 @@ struct DataSource {
   bool photo_test_rectangular = false;    ///< PhotoOptions::rectangular of the test split.
   /// Normalise by find_photo_normalization() of the training split instead of ImageNet's values.
   bool photo_own_normalization = false;
+  bool unit_range = false;  ///< Dataset::unit_range of both splits.
   bool photo_index = true;  ///< Cache file lists and photo facts in the folder of the data.
 };
 /// Returns the peak memory of load_data() in bytes for a synthetic set; 0 for one of files.
@@ -120,8 +122,9 @@ struct Normalization {
   std::vector<double> mean{}, stddev{};
   std::shared_ptr<const MeanImage> mean_image{};
 };
-/// Returns that of the data set's mean image if it has one; else mean and deviation of its pixels,
-/// where the deviation of a constant channel is 1, or PhotoData::normalization of photographs.
+/// Returns that of the data set's mean image if it has one; none with Dataset::unit_range; else
+/// mean and deviation of its pixels, where the deviation of a constant channel is 1, or
+/// PhotoData::normalization of photographs.
 [[nodiscard]] Normalization normalization_of(const Dataset& train);
 
 /// Mean image of a training set.

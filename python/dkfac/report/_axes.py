@@ -55,9 +55,9 @@ def log_range(low: float, high: float) -> Range:
     return Range(low / MARGIN, high * MARGIN, log=True)
 
 
-def loss_range(curves: Sequence[Curve]) -> Range:
-    """Logarithmic where the means are positive and span more than a factor of ten."""
-    means = means_of(curves)
+def loss_range(curves: Sequence[Curve], target: float | None = None) -> Range:
+    """Logarithmic where the means are positive and span more than a factor of ten; contains the target."""
+    means = sorted([*means_of(curves), *([] if target is None else [target])])
     if not means:
         return Range(0, 1)
     low, high, middle = means[0], means[-1], means[len(means) // 2]

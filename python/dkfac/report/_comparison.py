@@ -71,8 +71,16 @@ class Curve:
         return [point for segment in self.segments for point in segment]
 
 
+def headline(comparison: Comparison) -> str:
+    """The measure by which groups are compared: of the test data, the loss where no run has an accuracy."""
+    def known(measure: str) -> bool:
+        return any(curve.points for curve in curves_of(comparison, measure))
+
+    return "test_loss" if known("test_loss") and not known("test_accuracy") else "test_accuracy"
+
+
 def curves_of(comparison: Comparison, measure: str) -> list[Curve]:
     """One curve for each group, in order; its style is the index."""
     return [Curve(group["name"], style, [[Point(**point) for point in segment]
-                                         for segment in group["curves"][measure]])
+                                         for segment in group["curves"].get(measure, [])])
             for style, group in enumerate(comparison["groups"])]

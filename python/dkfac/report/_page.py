@@ -8,7 +8,7 @@ from typing import Any
 import jinja2
 
 from . import _format as text
-from ._comparison import Comparison, curves_of
+from ._comparison import Comparison, curves_of, headline
 from ._palette import activity_css, activity_number, picture_css
 from ._pictures import INTERVAL_KINDS, TITLES, interval_plot, plot_of
 from ._svg import inline_svg, swatch
@@ -32,8 +32,9 @@ def with_style(comparison: Comparison, key: str) -> list[Row]:
 
 
 def curve_pictures(comparison: Comparison) -> list[str]:
-    """Accuracy and loss, and top-5 accuracies where they were counted, each against epochs and seconds."""
-    shown = [m for m in TITLES if not m.endswith("top5") or any(c.points for c in curves_of(comparison, m))]
+    """Test accuracy (or loss) and training loss, and top-5 accuracies where they were counted, each against epochs and seconds."""
+    shown = [headline(comparison), "train_loss"]
+    shown += [m for m in TITLES if m.endswith("top5") and any(c.points for c in curves_of(comparison, m))]
     return [inline_svg(plot_of(comparison, measure, against), f"{measure}-{against}")
             for measure in shown for against in ("epochs", "seconds")]
 
@@ -109,13 +110,14 @@ def run_list(comparison: Comparison) -> Row:
     def number(head: str, key: str) -> Column:
         return head, lambda run: text.three_digits(run[key])
 
+    last: list[Column] = [("final accuracy, %", lambda run: text.percent(run["final_accuracy"])),
+                          ("final top-5, %", lambda run: text.percent(run["final_top5"]))]
     columns: list[Column] = [
         ("configuration", lambda run: run["group"]), ("seed", lambda run: str(run["seed"])),
         ("status", lambda run: run["status"]), count("epochs", "epochs"), count("steps", "steps"),
         count("steps skipped", "skipped_steps"), number("epochs to", "epochs_to_target"),
         number("seconds to", "seconds_to_target"),
-        ("final accuracy, %", lambda run: text.percent(run["final_accuracy"])),
-        ("final top-5, %", lambda run: text.percent(run["final_top5"])),
+        *(last if headline(comparison) == "test_accuracy" else [number("final loss", "final_loss")]),
         number("seconds of training", "train_seconds")]
     if any(run["dollars"] is not None for run in comparison["runs"]):
         columns += [number("dollars", "dollars"), number("dollars to", "dollars_to_target")]

@@ -8,9 +8,9 @@ from ._axes import Range, accuracy_range, log_range, loss_range, rounded
 from ._comparison import Comparison, Curve, Point, curves_of
 from ._plot import Mark, Plot, value_text
 
-TITLES = {"test_accuracy": "Test accuracy, %", "train_loss": "Training loss", "test_top5": "Test top-5 accuracy, %",
+TITLES = {"test_accuracy": "Test accuracy, %", "test_loss": "Test loss", "train_loss": "Training loss", "test_top5": "Test top-5 accuracy, %",
           "train_top5": "Training top-5 accuracy, %"}
-TARGETS = {"test_accuracy": "target", "test_top5": "target_top5"}
+TARGETS = {"test_accuracy": "target", "test_loss": "target_loss", "test_top5": "target_top5"}
 INTERVAL_KINDS = ("A", "G", "BatchNorm")
 
 
@@ -28,10 +28,10 @@ def marks_of(comparison: Comparison, against: str) -> list[Mark]:
 
 def plot_of(comparison: Comparison, measure: str, against: str) -> Plot:
     """The curves of a measure, a key of TITLES, against "epochs" or "seconds"."""
-    accuracy = measure != "train_loss"
+    accuracy = not measure.endswith("loss")
     curves = curves_of(comparison, measure)
-    target = comparison[TARGETS[measure]] if measure in TARGETS else None
-    y = accuracy_range(curves, target) if accuracy else loss_range(curves)
+    target = comparison.get(TARGETS[measure]) if measure in TARGETS else None
+    y = accuracy_range(curves, target) if accuracy else loss_range(curves, target)
 
     def x_of(point: Point) -> float:
         return point.epoch if against == "epochs" else point.seconds

@@ -11,9 +11,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from ._comparison import Comparison
+from ._comparison import Comparison, headline
 from ._palette import INK, PAPER, colour, dashes, picture_css
-from ._pictures import plot_of
+from ._pictures import TITLES, plot_of
 from ._plot import BOTTOM, HEIGHT, LEFT, RC, RIGHT, TOP, WIDTH, Plot, draw, tips_of
 
 SVG, XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
@@ -116,8 +116,8 @@ def columns_of(names: Sequence[str]) -> int:
 
 
 def curves_svg(comparison: Comparison) -> str:
-    """A file with test accuracy against epochs and against seconds, and the names of the groups."""
-    names = [group["name"] for group in comparison["groups"]]
+    """A file with test accuracy (or loss) against epochs and against seconds, and the names of the groups."""
+    names, measure = [group["name"] for group in comparison["groups"]], headline(comparison)
     legend = ROW * -(-len(names) // columns_of(names)) + 8
     width, height = 2 * WIDTH + GAP + 2 * MARGIN, legend + HEIGHT + 2 * MARGIN
     with rc_context(RC):
@@ -126,9 +126,9 @@ def curves_svg(comparison: Comparison) -> str:
         for number, against in enumerate(("epochs", "seconds")):
             axes = add_panel(figure, MARGIN + number * (WIDTH + GAP), MARGIN + legend)
             axes.patch.set_visible(False)
-            draw(axes, plot_of(comparison, "test_accuracy", against))
+            draw(axes, plot_of(comparison, measure, against))
         add_legend(figure, names)
-        root = rendered(figure, "", "Test accuracy against epochs and against seconds")
+        root = rendered(figure, "", f"{TITLES[measure].removesuffix(', %')} against epochs and against seconds")
     root.attrib.update({"width": str(width), "height": str(height)})
     style = ElementTree.Element(f"{{{SVG}}}style")
     style.text = picture_css()

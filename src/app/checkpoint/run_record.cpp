@@ -211,7 +211,8 @@ RunResult parse_result(std::string_view text, const std::string& source) {
     result.status = json.at("status").get<std::string>();
     result.error = json.at("error").get<std::string>();
     result.price_per_hour = maybe(json, "price_per_hour").value_or(0);
-    result.target = {maybe(json, "target_accuracy"), maybe(json, "target_top5")};
+    result.target = {maybe(json, "target_accuracy"), maybe(json, "target_top5"),
+                     maybe(json, "target_loss")};
     const std::vector<EpochRecord> epochs = std::move(result.epochs);
     replace_epochs(result, epochs);
     return result;

@@ -92,6 +92,7 @@ void add_compare(CLI::App& app, CompareCommand& command) {
   compare->add_option("--target", command.target, "test accuracy to reach, e.g. 0.86");
   compare->add_option("--target-top5", command.target_top5,
                       "top-5 test accuracy to reach, alone or with --target, e.g. 0.93");
+  compare->add_option("--target-loss", command.target_loss, "test loss to reach, e.g. 30");
   command.title = "Comparison of optimizers";
   compare->add_option("--title", command.title, "of the report")->capture_default_str();
   const auto print = [&](const char* flag, CompareOutput output, const char* help) {

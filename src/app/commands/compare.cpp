@@ -41,6 +41,8 @@ std::vector<Config> load_configs(const CompareCommand& command) {
   DKFAC_CHECK(!command.target_top5 || (*command.target_top5 > 0 && *command.target_top5 <= 1),
               "[compare] --target-top5 ", *command.target_top5,
               " is not in (0, 1]; an accuracy of 93 % is 0.93");
+  DKFAC_CHECK(!command.target_loss || *command.target_loss > 0, "[compare] --target-loss ",
+              *command.target_loss, " is not above 0");
   std::vector<Config> configs;
   std::set<std::string> names;
   for (const auto& file : command.configs) {
@@ -55,6 +57,7 @@ std::vector<Config> load_configs(const CompareCommand& command) {
                 "' leaves nothing to compare; set it to 1, or to the epochs between evaluations");
     if (command.target) config.run.target = *command.target;
     if (command.target_top5) config.run.target_top5 = *command.target_top5;
+    if (command.target_loss) config.run.target_loss = *command.target_loss;
     configs.push_back(std::move(config));
     check_communication(configs.back(), configs.front());
   }
@@ -141,7 +144,7 @@ class Comparer {
   }
 
   [[nodiscard]] Comparison comparison() const {
-    return summarize(groups_, {command_.target, command_.target_top5});
+    return summarize(groups_, {command_.target, command_.target_top5, command_.target_loss});
   }
 
   void write() const {

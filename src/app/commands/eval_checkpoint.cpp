@@ -1,6 +1,7 @@
 #include "app/commands/eval_checkpoint.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include <fmt/core.h>
 
@@ -85,6 +86,7 @@ DevicePlacement place_evaluation(const Config& config, std::shared_ptr<comm::Com
 }
 
 std::string accuracy_text(const Tally& tally, std::int64_t classes, double target_top5) {
+  if (std::isnan(tally.accuracy())) return fmt::format("loss {:.5f}", tally.mean_loss());
   std::string text = fmt::format("accuracy {:.2f} %", 100 * tally.accuracy());
   if (const auto top5 = top5_accuracy(tally, classes, target_top5))
     text += fmt::format(", top-5 {:.2f} %", 100 * *top5);
@@ -99,7 +101,8 @@ Tally evaluate_checkpoint(const EvalRequest& request, const data::DataSplits& da
   run_and_agree(comm, position, [&] { build(request, data, comm, network); });
   position.activity = "evaluation";
   const nn::WithEma averages(network.ema.get());
-  return evaluate(network.ctx, *network.model, *network.loader, comm, test_views(request.config));
+  return evaluate(network.ctx, *network.model, *network.loader, comm, test_views(request.config),
+                  loss_of(request.config));
 }
 
 }  // namespace dkfac::app

@@ -29,6 +29,8 @@ void add_run(KeyTable& t) {
          "test accuracy whose first epoch is recorded; 0: none");
   t.real("run.target_top5", DKFAC_FIELD(run.target_top5), between(0, 1),
          "top-5 test accuracy that this epoch has to reach too; 0: none");
+  t.real("run.target_loss", DKFAC_FIELD(run.target_loss), at_least(0),
+         "test loss at or below which an epoch has to end too; 0: none");
   t.real("run.price_per_hour", DKFAC_FIELD(run.price_per_hour), at_least(0),
          "dollars per hour of all machines together, from which a run computes its cost; 0: "
          "unknown");

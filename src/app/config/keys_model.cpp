@@ -12,10 +12,11 @@ Key& add_switch(KeyTable& t, std::string path, Field field, std::string help) {
                                        std::move(help));
 }
 
-// All networks but the MLP begin with a convolution and have BatchNorms.
+// All networks but those of Linear layers begin with a convolution and have BatchNorms.
 std::vector<std::string> convolutional() {
   std::vector<std::string> names = nn::model_names();
   std::erase(names, "mlp");
+  std::erase(names, "autoencoder");
   return names;
 }
 
@@ -45,8 +46,23 @@ void add_model_keys(KeyTable& t) {
   t.choice<std::optional<nn::WeightInit>>("model.init", DKFAC_FIELD(model.init),
                                           {{"preset", std::nullopt},
                                            {"he_normal", nn::WeightInit::he_normal},
-                                           {"uniform", nn::WeightInit::uniform}},
+                                           {"uniform", nn::WeightInit::uniform},
+                                           {"glorot", nn::WeightInit::glorot}},
                                           "initial weights");
+  t.text("model.widths", DKFAC_FIELD(model.widths),
+         "widths of the layers with dashes between, \"400-200-100-30\": the hidden ones of an MLP, "
+         "and of an autoencoder those from its input to its code; empty: its own")
+      .where(name, {"mlp", "autoencoder"});
+  using nn::DenseActivation;
+  t.choice<std::optional<DenseActivation>>("model.activation", DKFAC_FIELD(model.activation),
+                                           {{"preset", std::nullopt},
+                                            {"relu", DenseActivation::relu},
+                                            {"tanh", DenseActivation::tanh},
+                                            {"sigmoid", DenseActivation::sigmoid},
+                                            {"gelu", DenseActivation::gelu},
+                                            {"silu", DenseActivation::silu}},
+                                           "preset: relu, and tanh in an autoencoder")
+      .where(name, {"mlp", "autoencoder"});
   t.real("model.classifier_stddev", DKFAC_FIELD(model.classifier_stddev), at_least(0),
          "standard deviation of the last layer's initial weights; 0: as model.init");
   t.boolean("model.zero_gamma", DKFAC_FIELD(model.zero_gamma),
@@ -93,6 +109,12 @@ void add_model_keys(KeyTable& t) {
 void add_train_keys(KeyTable& t) {
   t.integer("train.global_batch", DKFAC_FIELD(train.global_batch), between(1, kMaxCount),
             "samples of a step over all ranks");
+  t.choice<TrainLoss>(
+       "train.reconstruction", DKFAC_FIELD(train.reconstruction),
+       {{"sigmoid", TrainLoss::sigmoid}, {"squared", TrainLoss::squared}},
+       "loss of an autoencoder, summed over the values of an image: cross-entropy behind a sigmoid "
+       "without the entropy of the image, or half the squared error")
+      .where("model.name", {"autoencoder"});
   t.real("train.label_smoothing", DKFAC_FIELD(train.label_smoothing), from_to_below(0, 1),
          "weight of the uniform distribution in the targets");
   t.boolean("train.drop_last", DKFAC_FIELD(train.drop_last),

@@ -10,6 +10,7 @@
 #include "app/config/phases.h"
 #include "app/config/schedules.h"
 #include "app/config/use_data.h"
+#include "app/config/use_loss.h"
 #include "app/shared/config.h"
 
 namespace dkfac::app {
@@ -131,9 +132,9 @@ void check_curvature(const Config& config) {
 
 void check_evaluation(const Config& config) {
   const RunConfig& run = config.run;
-  DKFAC_CHECK(run.eval_every > 0 || (run.target == 0 && run.target_top5 == 0) ||
-                  config.checkpoint.every_epochs > 0,
-              "[config] run.eval_every = 0 leaves run.target and run.target_top5 to 'dkfac eval "
+  DKFAC_CHECK(run.eval_every > 0 || !targets_of(config).any() || config.checkpoint.every_epochs > 0,
+              "[config] run.eval_every = 0 leaves run.target, run.target_top5 and run.target_loss "
+              "to 'dkfac eval "
               "--watch', which needs checkpoints, and checkpoint.every_epochs is 0; set it to 1");
 }
 
@@ -149,18 +150,21 @@ void check_names(const Config& config) {
               "[config] model.width = ", config.model.width,
               " is for ResNets and VGG, and model.name is \"", config.model.name,
               "\"; leave it out");
-  DKFAC_CHECK(config.model.name != "mlp" ||
+  DKFAC_CHECK(has_batch_norm(config) ||
                   (config.model.ghost_batch == 0 && config.model.batch_norm_groups == 0),
               "[config] model.ghost_batch and model.batch_norm_groups are for networks with "
-              "BatchNorm, and model.name is \"mlp\"; leave them out");
+              "BatchNorm, and model.name is \"",
+              config.model.name, "\"; leave them out");
 }
 
 void validate_whole(const Config& config) {
   check_schedules(config);
   check_names(config);
+  check_reconstruction(config);
   check_evaluation(config);
   check_pictures(config);
   check_ghost_batch(config);
+  (void)widths_of(config.model.widths);
   if (config.optimizer.has_curvature()) check_curvature(config);
   optim::OptimizerOptions optimizers = optimizer_options(config);
   if (config.optimizer.has_curvature()) optimizers.kfac.curvature.damping = lowest_damping(config);
@@ -233,7 +237,8 @@ nn::AttachOptions attach_options(const Config& config) {
 
 Targets targets_of(const Config& config) {
   const auto target = [](double x) { return x > 0 ? std::optional(x) : std::nullopt; };
-  return {target(config.run.target), target(config.run.target_top5)};
+  return {target(config.run.target), target(config.run.target_top5),
+          target(config.run.target_loss)};
 }
 
 nn::RegularizeOptions regularize_options(const Config& config) {
@@ -285,6 +290,8 @@ nn::ModelOptions model_options(const Config& config, const data::Dataset& data, 
   options.seed = config.run.seed;
   options.width = model.width;
   options.init = model.init;
+  options.widths = widths_of(model.widths);
+  options.activation = model.activation;
   if (model.classifier_stddev > 0) options.classifier_stddev = model.classifier_stddev;
   options.zero_gamma = model.zero_gamma;
   options.norm_epsilon = model.bn_epsilon;
@@ -352,6 +359,7 @@ optim::OptimizerOptions optimizer_options(const Config& config) {
   curvature.loss_reduction = LossReduction::global_mean;
   curvature.dtype = master_type(config);
   curvature.statistics.micro_batches = static_cast<int>(config.train.micro_batches);
+  if (draws_from_part(config)) curvature.statistics.fraction = 1;  // The passes take the part.
   // The intervals are those at the end of a ramp: the stored forms of inverses and their owners are
   // chosen once, for most of the run. The first step sets the initial intervals before it records
   // anything.

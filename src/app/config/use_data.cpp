@@ -119,6 +119,7 @@ data::DataSource data_source(const Config& config) {
   source.photo_test_rectangular = data.rectangular;
   source.photo_own_normalization = data.normalisation == PhotoColours::data;
   source.photo_index = data.index;
+  source.unit_range = loss_of(config) != TrainLoss::softmax;
   return source;
 }
 

@@ -70,29 +70,49 @@ std::string duration_text(double seconds) {
                    : fmt::format("{}:{:02}", minutes, rest);
 }
 
+namespace {
+
+/// Formats " acc 91.2%"; nothing for a network without labels.
+std::string acc_text(double accuracy, int decimals) {
+  return std::isnan(accuracy) ? std::string()
+                              : fmt::format(" acc {:.{}f}%", 100 * accuracy, decimals);
+}
+
+std::string tested_text(const RunResult& result) {
+  if (!any_evaluated(result)) return "not evaluated";
+  if (!has_accuracy(result))
+    return fmt::format("test loss {:.4f} (best {:.4f})", result.final_loss, result.best_loss);
+  return fmt::format("test accuracy {:.2f}% (best {:.2f}%, median of the last five epochs {:.2f}%)",
+                     100 * result.final_accuracy, 100 * result.best_accuracy,
+                     100 * result.median_accuracy);
+}
+
+}  // namespace
+
 std::string progress_line(const std::string& label, const StepRecord& record, double elapsed,
                           double before, std::size_t width) {
   // Steps of different phases are weighted by their work, since image and batch sizes differ.
   const double done = record.work - before;
   const double left = done > 0 ? elapsed / done * (record.total_work - record.work) : 0;
-  std::string line = fmt::format(
-      "{}  epoch {}/{}  step {}/{}  loss {:.3f}  acc {:.1f}%  {} img/s  ETA {}  lr {:.3g}", label,
-      record.epoch, record.epochs, record.step, record.total_steps, record.loss,
-      100 * record.accuracy, three_digits(record.images_per_second), duration_text(left),
-      record.lr);
+  const std::string accuracy = acc_text(record.accuracy, 1);
+  std::string line =
+      fmt::format("{}  epoch {}/{}  step {}/{}  loss {:.3f}{}  {} img/s  ETA {}  lr {:.3g}", label,
+                  record.epoch, record.epochs, record.step, record.total_steps, record.loss,
+                  accuracy.empty() ? accuracy : " " + accuracy,
+                  three_digits(record.images_per_second), duration_text(left), record.lr);
   if (record.skipped_steps > 0) line += fmt::format("  skipped {}", record.skipped_steps);
   return line.substr(0, width);
 }
 
 std::string epoch_line(const std::string& label, const RunResult& result, std::int64_t epochs) {
   const EpochRecord& last = result.epochs.back();
-  const std::string tested = last.evaluated ? fmt::format("test loss {:.4f} acc {:.2f}%",
-                                                          last.test_loss, 100 * last.test_accuracy)
+  const std::string tested = last.evaluated ? fmt::format("test loss {:.4f}{}", last.test_loss,
+                                                          acc_text(last.test_accuracy, 2))
                                             : "not evaluated";
-  std::string line = fmt::format(
-      "{}  epoch {:>{}}/{}  train loss {:.4f} acc {:.2f}%  {}  {:.1f} s  {} img/s", label,
-      last.epoch, std::to_string(epochs).size(), epochs, last.train_loss, 100 * last.train_accuracy,
-      tested, last.train_seconds, three_digits(last.images_per_second));
+  std::string line = fmt::format("{}  epoch {:>{}}/{}  train loss {:.4f}{}  {}  {:.1f} s  {} img/s",
+                                 label, last.epoch, std::to_string(epochs).size(), epochs,
+                                 last.train_loss, acc_text(last.train_accuracy, 2), tested,
+                                 last.train_seconds, three_digits(last.images_per_second));
   if (last.utilisation) line += fmt::format("  MFU {:.1f}%", 100 * *last.utilisation);
   if (last.peak_memory) line += fmt::format("  {:.2f} GiB", *last.peak_memory / (1 << 30));
   if (last.test_top5) line += fmt::format("  top-5 {:.2f}%", 100 * *last.test_top5);
@@ -108,14 +128,7 @@ std::string epoch_line(const std::string& label, const RunResult& result, std::i
 }
 
 std::string run_text(const RunResult& result) {
-  const std::string tested =
-      any_evaluated(result)
-          ? fmt::format(
-                "test accuracy {:.2f}% (best {:.2f}%, median of the last five epochs "
-                "{:.2f}%)",
-                100 * result.final_accuracy, 100 * result.best_accuracy,
-                100 * result.median_accuracy)
-          : std::string("not evaluated");
+  const std::string tested = tested_text(result);
   std::string text = fmt::format("{}: {}, {}, {} in {} s of training", result.name, result.status,
                                  tested, length_text(result), three_digits(result.train_seconds));
   // The median over epochs, which has no value before the first has ended.
@@ -130,11 +143,12 @@ std::string run_text(const RunResult& result) {
   text += loading_text(result) + shared_work_text(result);
   if (const auto dollars = result.dollars(result.total_seconds))
     text += fmt::format("\ncost {:.2f} dollars, with evaluation and checkpoints", *dollars);
-  const auto& [accuracy, top5] = result.target;
+  const auto& [accuracy, top5, loss] = result.target;
   if (!result.target.any()) return text;
   text += "\ntarget";
   if (accuracy) text += fmt::format(" {:.2f}%", 100 * *accuracy);
   if (top5) text += fmt::format("{} top-5 {:.2f}%", accuracy ? " and" : "", 100 * *top5);
+  if (loss) text += fmt::format("{} loss {:.6g}", accuracy || top5 ? " and" : "", *loss);
   text += ": ";
   if (!result.epochs.empty() && !any_evaluated(result))
     return text + "unknown until 'dkfac eval --watch' has ended";

@@ -1,6 +1,7 @@
 #include "app/record/run_summary.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace dkfac::app {
 
@@ -16,6 +17,7 @@ double median_of_last(const std::vector<EpochRecord>& epochs) {
   std::vector<double> last;
   for (std::size_t i = epochs.size(); i > 0 && last.size() < kEpochs; --i)
     if (epochs[i - 1].evaluated) last.push_back(epochs[i - 1].test_accuracy);
+  if (std::ranges::any_of(last, [](double x) { return std::isnan(x); })) return NAN;
   return median(last);
 }
 
@@ -23,11 +25,16 @@ void add_epoch(RunResult& result, const EpochRecord& record) {
   result.epochs.push_back(record);
   if (record.evaluated) {
     result.final_accuracy = record.test_accuracy;
-    result.best_accuracy = std::max(result.best_accuracy, record.test_accuracy);
+    result.best_accuracy = std::isnan(record.test_accuracy)
+                               ? NAN
+                               : std::max(result.best_accuracy, record.test_accuracy);
+    result.final_loss = record.test_loss;
+    result.best_loss = std::fmin(result.best_loss, record.test_loss);  // Of a NaN and x, x.
   }
   result.median_accuracy = median_of_last(result.epochs);
   if (result.target.reached(record) && !result.epochs_to_target) {
     result.epochs_to_target = static_cast<double>(record.epoch);
+    result.steps_to_target = static_cast<double>(record.step);
     result.seconds_to_target = record.train_seconds;
   }
   std::vector<double> rates, steps;
@@ -47,8 +54,13 @@ void add_epoch(RunResult& result, const EpochRecord& record) {
 void replace_epochs(RunResult& result, const std::vector<EpochRecord>& epochs) {
   result.epochs.clear();
   result.final_accuracy = result.best_accuracy = result.median_accuracy = 0;
-  result.epochs_to_target = result.seconds_to_target = std::nullopt;
+  result.final_loss = result.best_loss = NAN;
+  result.epochs_to_target = result.steps_to_target = result.seconds_to_target = std::nullopt;
   for (const EpochRecord& epoch : epochs) add_epoch(result, epoch);
+}
+
+bool has_accuracy(const RunResult& result) {
+  return any_evaluated(result) && !std::isnan(result.final_accuracy);
 }
 
 bool any_evaluated(const RunResult& result) {

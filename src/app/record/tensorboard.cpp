@@ -4,6 +4,7 @@
 #include <atomic>
 #include <bit>
 #include <chrono>
+#include <cmath>
 #include <system_error>
 #include <unistd.h>
 
@@ -159,12 +160,12 @@ void add_curvature(std::vector<Scalar>& scalars, const StepRecord& record) {
 
 void add_step(EventFile& file, const StepRecord& record) {
   std::vector<Scalar> scalars{{"train/loss", record.loss},
-                              {"train/accuracy", record.accuracy},
                               {"train/lr", record.lr},
                               {"train/skipped_steps", static_cast<double>(record.skipped_steps)},
                               {"speed/images_per_second", record.images_per_second},
                               {"optimizer/momentum", record.report.momentum},
                               {"optimizer/bytes", static_cast<double>(record.report.bytes)}};
+  if (!std::isnan(record.accuracy)) scalars.push_back({"train/accuracy", record.accuracy});
   if (record.exchange_seconds) {
     scalars.push_back({"speed/exchange_seconds", *record.exchange_seconds});
     if (*record.exchange_seconds > 0)
@@ -200,14 +201,16 @@ void add_loading(std::vector<Scalar>& scalars, const LoadingRecord& loading) {
 
 void add_epoch(EventFile& file, const EpochRecord& record) {
   std::vector<Scalar> scalars{{"epoch/train_loss", record.train_loss},
-                              {"epoch/train_accuracy", record.train_accuracy},
                               {"epoch/lr", record.lr},
                               {"epoch/train_seconds", record.train_seconds},
                               {"epoch/images_per_second", record.images_per_second}};
   if (record.evaluated) {
     scalars.push_back({"epoch/test_loss", record.test_loss});
-    scalars.push_back({"epoch/test_accuracy", record.test_accuracy});
+    if (!std::isnan(record.test_accuracy))
+      scalars.push_back({"epoch/test_accuracy", record.test_accuracy});
   }
+  if (!std::isnan(record.train_accuracy))
+    scalars.push_back({"epoch/train_accuracy", record.train_accuracy});
   if (record.utilisation) scalars.push_back({"epoch/utilisation", *record.utilisation});
   if (record.peak_memory) scalars.push_back({"epoch/peak_memory_gib", *record.peak_memory / kGib});
   if (record.loading) add_loading(scalars, *record.loading);

@@ -25,6 +25,7 @@ ordered_json object(const std::optional<Spread>& spread) {
 ordered_json object(const std::optional<PairedDifference>& difference) {
   if (!difference) return nullptr;
   return {{"final_accuracy", object(difference->final_accuracy)},
+          {"final_loss", object(difference->final_loss)},
           {"epochs_to_target", object(difference->epochs)},
           {"seconds_to_target", object(difference->seconds)}};
 }
@@ -39,6 +40,8 @@ ordered_json object(const GroupSummary& group) {
           {"final_accuracy", object(group.final_accuracy)},
           {"best_accuracy", object(group.best_accuracy)},
           {"median_accuracy", object(group.median_accuracy)},
+          {"final_loss", object(group.final_loss)},
+          {"best_loss", object(group.best_loss)},
           {"seconds_per_step", object(group.seconds_per_step)},
           {"chance_accuracy", number(group.chance)},
           {"step_ratio", group.step_ratio > 0 ? number(group.step_ratio) : nullptr},
@@ -53,7 +56,9 @@ constexpr StandingKeys kStandingKeys[] = {{"epochs_to_target", "fewest_epochs"},
                                           {"seconds_to_target", "fewest_seconds"},
                                           {"final_accuracy", "highest_final_accuracy"},
                                           {"best_accuracy", "highest_best_accuracy"},
-                                          {"seconds_per_step", "cheapest_step"}};
+                                          {"seconds_per_step", "cheapest_step"},
+                                          {"final_loss", "lowest_final_loss"},
+                                          {"best_loss", "lowest_best_loss"}};
 
 const StandingKeys& keys_of(const Standing& standing) {
   return kStandingKeys[static_cast<std::size_t>(standing.respect)];
@@ -95,6 +100,7 @@ ordered_json curves_of(const RunGroup& group) {
   ordered_json out = ordered_json::object();
   for (const auto& [name, measure] : {std::pair{"test_accuracy", Measure::test_accuracy},
                                       {"train_loss", Measure::train_loss},
+                                      {"test_loss", Measure::test_loss},
                                       {"test_top5", Measure::test_top5},
                                       {"train_top5", Measure::train_top5}}) {
     ordered_json segments = ordered_json::array();
@@ -158,8 +164,10 @@ ordered_json object(const NamedRun& run) {
       {"steps", run->steps},
       {"skipped_steps", run->skipped_steps},
       {"epochs_to_target", number(run->epochs_to_target)},
+      {"steps_to_target", number(run->steps_to_target)},
       {"seconds_to_target", number(run->seconds_to_target)},
       {"final_accuracy", tested != nullptr ? number(run->final_accuracy) : nullptr},
+      {"final_loss", tested != nullptr ? number(run->final_loss) : nullptr},
       {"final_top5", tested != nullptr ? number(tested->test_top5) : nullptr},
       {"train_seconds", number(run->train_seconds)},
       {"dollars", number(run->dollars(run->total_seconds))},
@@ -216,6 +224,7 @@ std::string to_json(std::span<const RunGroup> groups, const Comparison& comparis
                {"caption", comparison.caption},
                {"target", number(comparison.target.accuracy)},
                {"target_top5", number(comparison.target.top5)},
+               {"target_loss", number(comparison.target.loss)},
                {"baseline", comparison.baseline},
                {"groups", std::move(summaries)},
                {"standings", standings_of(comparison)},

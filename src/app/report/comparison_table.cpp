@@ -40,12 +40,19 @@ Table table_of(const Comparison& comparison, Dash dash) {
     contest({"seconds to", target}, Respect::seconds,
             [&](Group g) { return seconds_text(or_none(g.seconds), dash); });
   }
-  contest({"final", "accuracy, %"}, Respect::final_accuracy,
-          [&](Group g) { return percent_text(g.final_accuracy, dash); });
-  column({"median of last 5", "accuracies, %", false},
-         [&](Group g) { return percent_text(g.median_accuracy, dash); });
-  contest({"best", "accuracy, %", false}, Respect::best_accuracy,
-          [&](Group g) { return percent_text(g.best_accuracy, dash); });
+  if (comparison.has_accuracy()) {
+    contest({"final", "accuracy, %"}, Respect::final_accuracy,
+            [&](Group g) { return percent_text(g.final_accuracy, dash); });
+    column({"median of last 5", "accuracies, %", false},
+           [&](Group g) { return percent_text(g.median_accuracy, dash); });
+    contest({"best", "accuracy, %", false}, Respect::best_accuracy,
+            [&](Group g) { return percent_text(g.best_accuracy, dash); });
+  } else {
+    contest({"final", "test loss"}, Respect::final_loss,
+            [&](Group g) { return loss_text(g.final_loss, dash); });
+    contest({"best", "test loss", false}, Respect::best_loss,
+            [&](Group g) { return loss_text(g.best_loss, dash); });
+  }
   contest({"ms per", "step"}, Respect::step,
           [&](Group g) { return milliseconds_text(g.seconds_per_step, dash); });
   column({"step", "ratio"},
@@ -54,8 +61,9 @@ Table table_of(const Comparison& comparison, Dash dash) {
 }
 
 Table interval_table(const Comparison& comparison) {
-  const bool repeated =
-      std::ranges::any_of(comparison.groups, [](Group g) { return g.final_accuracy.count > 1; });
+  const bool repeated = std::ranges::any_of(comparison.groups, [](Group g) {
+    return g.final_accuracy.count > 1 || g.final_loss.count > 1;
+  });
   if (!repeated) return {};
   Table out;
   const auto column = [&](Head head, double factor, const auto& spread) {
@@ -71,9 +79,14 @@ Table interval_table(const Comparison& comparison) {
     });
   };
   add_column(out, {"", "configuration"}, comparison.groups, &GroupSummary::name);
-  column({"final", "accuracy, %"}, 100, &GroupSummary::final_accuracy);
-  column({"median of last 5", "accuracies, %", false}, 100, &GroupSummary::median_accuracy);
-  difference({"accuracy, points,", ""}, 100, &PairedDifference::final_accuracy);
+  if (comparison.has_accuracy()) {
+    column({"final", "accuracy, %"}, 100, &GroupSummary::final_accuracy);
+    column({"median of last 5", "accuracies, %", false}, 100, &GroupSummary::median_accuracy);
+    difference({"accuracy, points,", ""}, 100, &PairedDifference::final_accuracy);
+  } else {
+    column({"final", "test loss"}, 1, &GroupSummary::final_loss);
+    difference({"test loss,", ""}, 1, &PairedDifference::final_loss);
+  }
   if (!comparison.target.any()) return out;
   const std::string target = target_text(comparison.target);
   column({"epochs to", target}, 1, &GroupSummary::epochs);

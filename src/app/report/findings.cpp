@@ -31,8 +31,14 @@ std::vector<Words> words_of(const Targets& target) {
       {Respect::final_accuracy, "Highest final accuracy", "final accuracy", "ends", "end",
        "with the highest test accuracy", "alone has a final accuracy", percent_text, "%", 100,
        "points", ""},
+      {Respect::final_loss, "Lowest final test loss", "final test loss", "ends", "end",
+       "with the lowest test loss", "alone has a final test loss", loss_text, "", 1, "", "as high"},
       {Respect::step, "Cheapest step", "time of a step", "has", "have", "the cheapest step",
        "alone has the time of a step", milliseconds_text, "ms", 1e3, "ms", "as much"}};
+}
+
+std::string with_unit(const std::string& number, const std::string& unit) {
+  return unit.empty() ? number : number + " " + unit;
 }
 
 /// Makes the finding of one respect.
@@ -77,7 +83,7 @@ class Finder {
     return *spread_in(words_.respect, comparison_.groups[place.group]);
   }
   [[nodiscard]] std::string text(const Place& place) const {
-    return words_.text(spread(place), dash_) + " " + words_.unit;
+    return with_unit(words_.text(spread(place), dash_), words_.unit);
   }
 
   /// Formats a value with its distance from the first: "3 epochs (1.50 times as many, +1.00 ± 0.88
@@ -88,8 +94,8 @@ class Finder {
     if (!words_.as_much.empty() && first > 0)
       parts.push_back(fmt::format("{:.2f} times {}", own / first, words_.as_much));
     if (place.difference.count > 0)
-      parts.push_back(with_interval(place.difference, words_.factor, Sign::always) + " " +
-                      words_.difference_unit);
+      parts.push_back(with_unit(with_interval(place.difference, words_.factor, Sign::always),
+                                words_.difference_unit));
     // A group may be better and yet stand lower, because fewer of its runs reached the target.
     if (words_.as_much.empty() ? own > first : own < first)
       parts.emplace_back("in fewer of its runs");

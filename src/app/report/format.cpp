@@ -36,6 +36,7 @@ std::string percent_target(double accuracy) { return fmt::format("{:.6g} %", 100
 std::string target_text(const Targets& target) {
   std::string out = target.accuracy ? percent_target(*target.accuracy) : "";
   if (target.top5) out += (out.empty() ? "top-5 " : " and top-5 ") + percent_target(*target.top5);
+  if (target.loss) out += fmt::format("{}loss {:.6g}", out.empty() ? "" : " and ", *target.loss);
   return out;
 }
 
@@ -55,6 +56,11 @@ std::string milliseconds_text(const Spread& seconds, Dash dash) {
 
 std::string percent_text(const Spread& accuracy, Dash dash) {
   return range_text(accuracy, dash, [](double a) { return fixed(100 * a, 2); });
+}
+
+std::string loss_text(const Spread& loss, Dash dash) {
+  const int decimals = decimals_of(loss.mean);
+  return range_text(loss, dash, [&](double x) { return fixed(x, decimals); });
 }
 
 std::string with_interval(const Spread& spread, double factor, Sign sign) {

@@ -16,13 +16,14 @@ enum class Dash { plain, en };
 [[nodiscard]] std::string grouped(std::int64_t value);
 /// Formats an accuracy in [0, 1] as a target: "90 %", "92.5 %".
 [[nodiscard]] std::string percent_target(double accuracy);
-/// Formats targets: "90 %", "top-5 93 %", "75 % and top-5 93 %"; empty without any.
+/// Formats targets: "90 %", "top-5 93 %", "75 % and top-5 93 %", "loss 30"; empty without any.
 [[nodiscard]] std::string target_text(const Targets& target);
 
 // Formats the mean, and the range over seeds where there is one: "4.3 [4-5]". "-" without values.
 [[nodiscard]] std::string epochs_text(const Spread& spread, Dash dash);
 [[nodiscard]] std::string seconds_text(const Spread& spread, Dash dash);
 [[nodiscard]] std::string milliseconds_text(const Spread& seconds, Dash dash);
+[[nodiscard]] std::string loss_text(const Spread& loss, Dash dash);
 [[nodiscard]] std::string percent_text(const Spread& accuracy, Dash dash);
 
 enum class Sign { none, always };

@@ -12,10 +12,14 @@ bool is_accuracy(Respect respect) {
   return respect == Respect::final_accuracy || respect == Respect::best_accuracy;
 }
 
+bool is_of_the_end(Respect respect) {
+  return is_accuracy(respect) || respect == Respect::final_loss || respect == Respect::best_loss;
+}
+
 /// Fraction of a group's runs that qualify.
 double fraction_of(Respect respect, const GroupSummary& group) {
   if (respect == Respect::step || group.runs == 0) return 1;
-  const std::int64_t part = is_accuracy(respect) ? group.runs - group.failed : group.reached;
+  const std::int64_t part = is_of_the_end(respect) ? group.runs - group.failed : group.reached;
   return static_cast<double>(part) / static_cast<double>(group.runs);
 }
 
@@ -47,6 +51,10 @@ double value_in(Respect respect, const RunResult& run, const Targets& target) {
       return any_evaluated(run) ? run.final_accuracy : NAN;
     case Respect::best_accuracy:
       return any_evaluated(run) ? run.best_accuracy : NAN;
+    case Respect::final_loss:
+      return any_evaluated(run) ? run.final_loss : NAN;
+    case Respect::best_loss:
+      return any_evaluated(run) ? run.best_loss : NAN;
     case Respect::step:
       return run.seconds_per_step > 0 ? run.seconds_per_step : NAN;
     case Respect::epochs:
@@ -59,6 +67,8 @@ double value_in(Respect respect, const RunResult& run, const Targets& target) {
 const Spread* spread_in(Respect respect, const GroupSummary& group) {
   const Spread* spread = respect == Respect::final_accuracy             ? &group.final_accuracy
                          : respect == Respect::best_accuracy            ? &group.best_accuracy
+                         : respect == Respect::final_loss               ? &group.final_loss
+                         : respect == Respect::best_loss                ? &group.best_loss
                          : respect == Respect::step                     ? &group.seconds_per_step
                          : respect == Respect::epochs && group.epochs   ? &*group.epochs
                          : respect == Respect::seconds && group.seconds ? &*group.seconds

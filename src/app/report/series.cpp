@@ -13,13 +13,16 @@ struct Samples {
 };
 
 bool needs_test(Measure measure) {
-  return measure == Measure::test_accuracy || measure == Measure::test_top5;
+  return measure == Measure::test_accuracy || measure == Measure::test_loss ||
+         measure == Measure::test_top5;
 }
 
 double value_of(const EpochRecord& record, Measure measure) {
   switch (measure) {
     case Measure::train_loss:
       return record.train_loss;
+    case Measure::test_loss:
+      return record.test_loss;
     case Measure::test_top5:
       return record.test_top5.value_or(NAN);
     case Measure::train_top5:

@@ -47,6 +47,8 @@ GroupSummary summarize_group(const RunGroup& group, const Targets& target) {
   out.median_accuracy = spread([](const RunResult& run) {
     return run.status != "failed" && any_evaluated(run) ? median_of_last(run.epochs) : NAN;
   });
+  out.final_loss = in(Respect::final_loss);
+  out.best_loss = in(Respect::best_loss);
   out.seconds_per_step = in(Respect::step);
   const auto alike = [&](const RunResult& run) { return run.chance == group.runs[0].chance; };
   if (!group.runs.empty() && std::ranges::all_of(group.runs, alike))
@@ -126,11 +128,14 @@ Comparison summarize(std::span<const RunGroup> groups, const Targets& wanted) {
     const auto difference = [&](Respect respect) {
       return paired_difference(respect, groups[i], groups.front(), target);
     };
-    out.groups[i].difference = {difference(Respect::final_accuracy), difference(Respect::epochs),
+    out.groups[i].difference = {difference(Respect::final_accuracy),
+                                difference(Respect::final_loss), difference(Respect::epochs),
                                 difference(Respect::seconds)};
   }
-  for (const Respect respect : {Respect::epochs, Respect::seconds, Respect::final_accuracy,
-                                Respect::best_accuracy, Respect::step})
+  const bool accuracy = out.has_accuracy();
+  for (const Respect respect :
+       {Respect::epochs, Respect::seconds, accuracy ? Respect::final_accuracy : Respect::final_loss,
+        accuracy ? Respect::best_accuracy : Respect::best_loss, Respect::step})
     out.standings.push_back(standing_of(respect, groups, out.groups, target));
   if (const auto& by_step = out.standings.back().places; !by_step.empty()) {
     const double cheapest = out.groups[by_step.front().group].seconds_per_step.mean;

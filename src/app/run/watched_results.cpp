@@ -37,9 +37,9 @@ std::map<std::int64_t, Tested> tested_by_step(const fs::path& evaluations) {
     const auto number = [&](const char* key) {
       return json.contains(key) && json[key].is_number();
     };
-    if (!json.is_object() || !number("step") || !number("accuracy")) continue;
+    if (!json.is_object() || !number("step") || !(number("accuracy") || number("loss"))) continue;
     Tested tested{.loss = number("loss") ? json["loss"].get<double>() : NAN,
-                  .accuracy = json["accuracy"].get<double>(),
+                  .accuracy = number("accuracy") ? json["accuracy"].get<double>() : NAN,
                   .top5 = {}};
     if (number("top5")) tested.top5 = json["top5"].get<double>();
     out[json["step"].get<std::int64_t>()] = tested;

@@ -43,6 +43,7 @@ struct CompareCommand {
   int seeds = 1;                      ///< run.seed, run.seed + 1, ...
   std::optional<double> target;       ///< Test accuracy in (0, 1]; overrides run.target.
   std::optional<double> target_top5;  ///< Likewise run.target_top5.
+  std::optional<double> target_loss;  ///< > 0; overrides run.target_loss.
   std::string title;
   int ranks = 1;
   bool force = false;

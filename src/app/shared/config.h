@@ -55,8 +55,8 @@ struct RunConfig {
   DType precision = DType::f32;
   int threads = 0;
   std::int64_t eval_batch = 1000, eval_every = 1;
-  double target = 0, target_top5 = 0;  ///< 0: none.
-  double price_per_hour = 0;           ///< 0: unknown.
+  double target = 0, target_top5 = 0, target_loss = 0;  ///< 0: none.
+  double price_per_hour = 0;                            ///< 0: unknown.
   Tta tta = Tta::none;
   std::int64_t log_interval = 10;
   bool trace = false;
@@ -100,6 +100,8 @@ struct ModelConfig {
   std::int64_t batch_norm_groups = 0, ghost_batch = 0;
   std::int64_t width = 0;
   std::optional<nn::WeightInit> init;
+  std::string widths;  ///< "400-200-100-30"; empty: the network's own.
+  std::optional<nn::DenseActivation> activation;
   double classifier_stddev = 0;
   bool zero_gamma = false;
   double bn_epsilon = 1e-5, bn_momentum = 0.1, bn_scale = 1, bn_scale_stddev = 0;
@@ -110,10 +112,15 @@ struct ModelConfig {
   double celu_alpha = -1, logit_scale = 0;
 };
 
+/// What a network is trained to. The last two are of an autoencoder, whose targets are its inputs;
+/// the loss that is reported of `sigmoid` is without the entropy of the targets.
+enum class TrainLoss : std::uint8_t { softmax, sigmoid, squared };
+
 enum class LossScaling : std::uint8_t { none, dynamic, fixed };
 
 struct TrainConfig {
   std::int64_t global_batch = 256;
+  TrainLoss reconstruction = TrainLoss::sigmoid;  ///< Of an autoencoder: see loss_of().
   double label_smoothing = 0;
   bool drop_last = true;
   std::int64_t max_skipped_steps = 20;
@@ -240,6 +247,13 @@ struct DeviceChoice {
 [[nodiscard]] nn::AttachOptions attach_options(const Config& config);
 /// Returns run.target and run.target_top5.
 [[nodiscard]] Targets targets_of(const Config& config);
+/// Returns the loss that the network of this configuration is trained to.
+[[nodiscard]] TrainLoss loss_of(const Config& config);
+/// Returns whether a Monte-Carlo Fisher is of the first samples of a micro-batch alone, which pass
+/// through the network by themselves: not with BatchNorm, whose statistics are of the batch.
+[[nodiscard]] bool draws_from_part(const Config& config);
+/// Returns the number of samples of a micro-batch of `count` from which these statistics come.
+[[nodiscard]] std::int64_t drawn_part(const Config& config, std::int64_t count);
 /// Returns the options of mixup, random erasing and label smoothing.
 [[nodiscard]] nn::RegularizeOptions regularize_options(const Config& config);
 [[nodiscard]] comm::Options comm_options(const Config& config);

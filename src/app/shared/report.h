@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -24,7 +25,8 @@ struct Spread {
 /// Runs of one seed share initial weights and data order, which reduces the variance of their
 /// difference.
 struct PairedDifference {
-  Spread final_accuracy;   ///< Difference of accuracies in [0, 1].
+  Spread final_accuracy;  ///< Difference of accuracies in [0, 1].
+  Spread final_loss;
   Spread epochs, seconds;  ///< To target, over the seeds with which both reached it.
 };
 
@@ -36,13 +38,22 @@ struct GroupSummary {
   std::optional<Spread> epochs, seconds;  ///< To target, over the runs that reached it.
   Spread final_accuracy, best_accuracy;   ///< In [0, 1], over the runs that did not fail.
   Spread median_accuracy;                 ///< Over the last five epochs of each such run.
+  Spread final_loss, best_loss;           ///< Of the test data, over the same runs.
   std::optional<double> chance;           ///< RunResult::chance, if it is that of all runs.
   Spread seconds_per_step;                ///< Over the same runs.
   double step_ratio = 0;                  ///< Mean step over the cheapest group's; 0 when unknown.
   std::optional<PairedDifference> difference;  ///< Unset for the baseline.
 };
 /// Measures in which groups are compared.
-enum class Respect : std::uint8_t { epochs, seconds, final_accuracy, best_accuracy, step };
+enum class Respect : std::uint8_t {
+  epochs,
+  seconds,
+  final_accuracy,
+  best_accuracy,
+  step,
+  final_loss,  ///< This and the next: where no run has an accuracy, in place of those.
+  best_loss
+};
 
 /// A group's place in one respect.
 struct Place {
@@ -65,9 +76,15 @@ struct Standing {
 struct Comparison {
   Targets target;
   std::vector<GroupSummary> groups;
-  std::vector<Standing> standings;  ///< One for each respect, in the order of Respect.
+  std::vector<Standing> standings;  ///< One for each respect, with that of a step last.
   std::string caption;              ///< Common settings of the runs: model, data, batch, ranks.
   std::string baseline;             ///< The first group.
+  /// Returns whether any run has an accuracy; else the comparison is of losses.
+  [[nodiscard]] bool has_accuracy() const {
+    return groups.empty() || std::ranges::any_of(groups, [](const GroupSummary& group) {
+             return group.final_accuracy.count > 0 || group.final_loss.count == 0;
+           });
+  }
 };
 /// Summarizes groups of runs. Epochs and seconds to target are those of the first epoch of a run
 /// that reaches all targets; a run without epoch records keeps its stored values.

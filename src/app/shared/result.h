@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <optional>
 #include <string>
@@ -35,14 +36,14 @@ struct EpochRecord {
   std::int64_t global_batch = 0;  ///< Likewise.
   double lr = 0;                  ///< At the epoch's last step.
   double train_loss = 0;          ///< Mean over the epoch's samples, as seen during training.
-  double train_accuracy = 0;      ///< In [0, 1], likewise.
+  double train_accuracy = 0;      ///< In [0, 1], likewise; NaN without labels.
   /// Top-5 accuracy likewise; unset for ten classes or fewer, and where mixup mixes labels.
   std::optional<double> train_top5;
   /// Whether the test results below are known: run.eval_every leaves epochs out, and "dkfac eval
   /// --watch" adds them later. Until then they are NaN.
   bool evaluated = true;
   double test_loss = 0;
-  double test_accuracy = 0;  ///< In [0, 1].
+  double test_accuracy = 0;  ///< In [0, 1]; NaN without labels.
   /// Top-5 test accuracy in [0, 1]; unset for ten classes or fewer.
   std::optional<double> test_top5;
   /// Test accuracy of the weights themselves and one view, if averages or several are evaluated.
@@ -58,13 +59,15 @@ struct EpochRecord {
   std::optional<LoadingRecord> loading;  ///< Set for photographs.
 };
 
-/// Test accuracies in [0, 1] that a run is to reach in one epoch: all that are set.
+/// Test accuracies in [0, 1], and the test loss, that a run is to reach in one epoch: all that are
+/// set.
 struct Targets {
-  std::optional<double> accuracy = {}, top5 = {};
-  [[nodiscard]] bool any() const { return accuracy || top5; }
+  std::optional<double> accuracy = {}, top5 = {}, loss = {};
+  [[nodiscard]] bool any() const { return accuracy || top5 || loss; }
   [[nodiscard]] bool reached(const EpochRecord& epoch) const {
     return any() && epoch.evaluated && (!accuracy || epoch.test_accuracy >= *accuracy) &&
-           (!top5 || (epoch.test_top5 && *epoch.test_top5 >= *top5));
+           (!top5 || (epoch.test_top5 && *epoch.test_top5 >= *top5)) &&
+           (!loss || epoch.test_loss <= *loss);
   }
   bool operator==(const Targets&) const = default;
 };
@@ -122,12 +125,15 @@ struct RunResult {
   std::string device = "cpu";  ///< Device of rank 0, with its name.
   std::int64_t global_batch = 0, parameters = 0, steps = 0, skipped_steps = 0;
   double final_accuracy = 0, best_accuracy = 0;  ///< Over the epochs that were evaluated.
+  /// Of the test data, likewise; NaN before the first of them.
+  double final_loss = std::numeric_limits<double>::quiet_NaN(), best_loss = final_loss;
   double median_accuracy = 0;  ///< Median over the last five of them (Goyal et al. 2017).
   /// Accuracy of a constant prediction: the fraction of the most frequent class of the test data.
   /// Unset in files of older versions.
   std::optional<double> chance;
   Targets target;
-  std::optional<double> epochs_to_target, seconds_to_target;  ///< Unset: never reached.
+  /// Unset: never reached.
+  std::optional<double> epochs_to_target, steps_to_target, seconds_to_target;
   double train_seconds = 0, total_seconds = 0;
   double price_per_hour = 0;  ///< Dollars, of all machines together; 0: unknown.
   /// Returns the price of so many seconds; unset where price or seconds are unknown.

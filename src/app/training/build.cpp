@@ -110,7 +110,9 @@ void attach(TrainState& s) {
     check_batch_norms(*s.model, plan, s.comm->size());
     check_rectangular(*s.model, plan.phase.config, plan.data->test);
     if (image_of(plan).numel() > largest.numel()) largest = image_of(plan);
-    options.max_samples = std::max(options.max_samples, plan.phase.config.train.global_batch);
+    const Config& config = plan.phase.config;
+    options.max_samples = std::max(
+        options.max_samples, drawn_samples(config, config.train.global_batch, s.comm->size()));
   }
   s.model->set_input(largest);
   s.attachment.emplace(*s.model, *s.optimizer, options);
@@ -153,7 +155,7 @@ void build(TrainState& s) {
   if (s.ctx.device().is_cuda()) s.activities.emplace(s.ctx.device());
   s.timed.emplace(*s.attachment, s.activities ? &*s.activities : nullptr, s.ctx.stream());
   s.model->set_observer(&*s.timed);
-  if (s.ctx.device().is_cuda() && s.config.run.graphs)
+  if (s.ctx.device().is_cuda() && s.config.run.graphs && loss_of(s.config) == TrainLoss::softmax)
     s.graphed.emplace(*s.model, &*s.timed, graph_options(s));
   s.sums.emplace(s.ctx);
   s.drawn_sums.emplace(s.ctx);
@@ -193,7 +195,7 @@ void describe_run(TrainState& s) {
   result.ranks = s.comm->size();
   result.global_batch = phases_of(s.config).front().config.train.global_batch;
   result.device = device_text(s.ctx.device());
-  result.chance = chance_accuracy(s.data.back()->test);
+  if (loss_of(s.config) == TrainLoss::softmax) result.chance = chance_accuracy(s.data.back()->test);
   result.target = targets_of(s.config);
   result.price_per_hour = s.config.run.price_per_hour;
   compare_configurations(s);

@@ -6,6 +6,8 @@
 #include "dkfac/core/ops.h"
 #include "dkfac/nn/loss.h"
 
+#include "app/training/objective.h"
+
 namespace dkfac::app {
 
 namespace {
@@ -13,22 +15,29 @@ namespace {
 /// Accumulates the scores of one kind of logits over all batches.
 class Score {
  public:
-  explicit Score(Context& ctx)
-      : sums_(Tensor::zeros(ctx, {3}, DType::f64)), host_(Tensor::pinned(ctx, {3}, DType::f64)) {}
+  explicit Score(Context& ctx, TrainLoss loss = TrainLoss::softmax)
+      : loss_(loss),
+        sums_(Tensor::zeros(ctx, {3}, DType::f64)),
+        host_(Tensor::pinned(ctx, {3}, DType::f64)) {}
   void add(Context& ctx, ConstTensorView logits, const data::DeviceBatch& batch) {
     const TensorView sums = sums_;
-    nn::softmax_cross_entropy(ctx, logits, batch.labels, 0.0, 1.0, {}, sums.slice(0, 0, 2));
-    nn::count_in_top(ctx, logits, batch.labels, 5, sums.slice(0, 2, 1));
+    const Wanted wanted{.images = batch.images, .labels = batch.labels, .targets = {}};
+    add_loss(ctx, loss_, logits, wanted, 1.0, {}, sums.slice(0, 0, 2));
+    if (loss_ == TrainLoss::softmax)
+      nn::count_in_top(ctx, logits, batch.labels, 5, sums.slice(0, 2, 1));
     samples_ += batch.labels.numel();
   }
   void fetch(Context& ctx) { ops::copy(ctx, sums_, host_); }
   /// Returns the result; the host must have synchronized with the fetch.
   [[nodiscard]] Tally tally() const {
-    const double* sums = host_.data<double>();
-    return {sums[0], sums[1], static_cast<double>(samples_), sums[2]};
+    Tally out;
+    out.add(loss_, host_.data<double>(), samples_);
+    out.top5 = host_.data<double>()[2];
+    return out;
   }
 
  private:
+  TrainLoss loss_;
   Tensor sums_, host_;  ///< Loss, correct samples, and samples whose label is in the top five.
   std::int64_t samples_ = 0;
 };
@@ -48,12 +57,12 @@ void for_each_batch(Context& ctx, data::DeviceLoader& loader, F f) {
 Tally sum_over_ranks(const Tally& mine, comm::Communicator& comm) {
   std::array<double, 4> sums{mine.loss, mine.correct, mine.samples, mine.top5};
   comm.all_reduce(view_of(sums.data(), {4}), comm::ReduceOp::sum, Stream::cpu(), "tally");
-  return {sums[0], sums[1], sums[2], sums[3]};
+  return {sums[0], sums[1], sums[2], sums[3], mine.labelled};
 }
 
 Tally evaluate(Context& ctx, nn::Model& model, data::DeviceLoader& loader, comm::Communicator& comm,
-               const TestViews& views) {
-  Score mine(ctx);
+               const TestViews& views, TrainLoss loss) {
+  Score mine(ctx, loss);
   MeanLogits logits(views);
   for_each_batch(ctx, loader, [&](const data::DeviceBatch& batch) {
     mine.add(ctx, logits(ctx, model, batch.images), batch);

@@ -11,7 +11,7 @@ ViewTally evaluate_model(TrainState& s) {
   const TestViews views = test_views(s.now->phase.config);
   if (s.config.run.tta != Tta::none)
     return evaluate_views(s.ctx, *s.model, *s.test_loader, *s.comm, views);
-  const Tally plain = evaluate(s.ctx, *s.model, *s.test_loader, *s.comm);
+  const Tally plain = evaluate(s.ctx, *s.model, *s.test_loader, *s.comm, {}, loss_of(s.config));
   return {plain, plain};
 }
 
@@ -25,7 +25,8 @@ Evaluation evaluate_epoch(TrainState& s) {
   }
   nn::average_buffers(s.ctx, *s.model, *s.comm);
   const TestViews view = plain_view(s.now->phase.config);
-  const double plain = evaluate(s.ctx, *s.model, *s.test_loader, *s.comm, view).accuracy();
+  const double plain =
+      evaluate(s.ctx, *s.model, *s.test_loader, *s.comm, view, loss_of(s.config)).accuracy();
   const nn::WithEma averages(&*s.ema);
   return {evaluate_model(s).mean, plain};
 }

@@ -33,11 +33,12 @@ data::DataPlacement data_placement(const TrainState& s) {
 }
 
 /// Returns the dtype of images from the loader. A network in 16 bits would round them first anyway;
-/// regularization that mixes images works in the master type.
+/// regularization that mixes images works in the master type, and so do images that are targets.
 DType image_type(const TrainState& s) {
   const bool device = s.ctx.device().is_cuda();
-  return device && !regularize_options(s.now->phase.config).any() ? s.config.run.precision
-                                                                  : master_type(s.config);
+  const bool rounded =
+      !regularize_options(s.now->phase.config).any() && loss_of(s.config) == TrainLoss::softmax;
+  return device && rounded ? s.config.run.precision : master_type(s.config);
 }
 
 }  // namespace

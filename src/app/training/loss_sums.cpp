@@ -1,7 +1,5 @@
 #include "app/training/loss_sums.h"
 
-#include <cmath>
-
 #include "dkfac/core/ops.h"
 
 namespace dkfac::app {
@@ -12,10 +10,5 @@ LossSums::LossSums(Context& ctx)
 void LossSums::clear(Context& ctx) { ops::fill(ctx, sums_, 0); }
 
 void LossSums::fetch(Context& ctx) { ops::copy(ctx, sums_, host_); }
-
-nn::LossSum LossSums::fetched() const {
-  const double* values = host_.data<double>();
-  return {.loss = values[0], .correct = std::llround(values[1])};
-}
 
 }  // namespace dkfac::app

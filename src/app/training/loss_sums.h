@@ -2,13 +2,12 @@
 
 #include "dkfac/core/context.h"
 #include "dkfac/core/tensor.h"
-#include "dkfac/nn/loss.h"
 
 namespace dkfac::app {
 
-/// Sums of loss, correct samples and samples in the top five over several passes, accumulated on
-/// the device of the network. The host reads them after a synchronization that is needed for other
-/// reasons.
+/// Sums of loss, correct samples (or what add_loss() adds beside the loss) and samples in the top
+/// five over several passes, accumulated on the device of the network. The host reads them after a
+/// synchronization that is needed for other reasons.
 class LossSums {
  public:
   explicit LossSums(Context& ctx);
@@ -20,8 +19,8 @@ class LossSums {
   [[nodiscard]] ConstTensorView loss() const { return sums_.view().slice(0, 0, 1); }
   /// Enqueues a copy of the current sums to the host.
   void fetch(Context& ctx);
-  /// Returns the fetched sums; the host must have synchronized with fetch().
-  [[nodiscard]] nn::LossSum fetched() const;
+  /// Returns the fetched sums, [2]; the host must have synchronized with fetch().
+  [[nodiscard]] const double* fetched() const { return host_.data<double>(); }
   [[nodiscard]] double fetched_top5() const { return host_.data<double>()[2]; }
 
  private:

@@ -1,3 +1,4 @@
+#include "app/training/objective.h"
 #include "app/training/state.h"
 
 namespace dkfac::app {
@@ -50,24 +51,34 @@ class PartPasses {
  public:
   PartPasses(TrainState& s, std::int64_t global_batch)
       : s_(s),
+        loss_(loss_of(s.config)),
+        global_batch_(global_batch),
         scale_(s.counters.loss_scale.value / static_cast<double>(global_batch)),
         draws_(s.config.optimizer.has_curvature() &&
                s.config.optimizer.fisher == Fisher::monte_carlo && s.optimizer->wants_statistics()),
+        from_part_(draws_ && draws_from_part(s.config)),
         at_once_(s.graphed && !draws_) {}
 
   /// Runs the passes of one part and returns the seconds of the optimizer within.
   double run(const Part& part) {
     const nn::GradientUse use = part.last ? nn::GradientUse::announce : nn::GradientUse::add;
-    set_pass({.statistics = true, .gradients = draws_ ? nn::GradientUse::none : use});
+    double in_optimizer = from_part_ ? run_drawn_part(part) : 0;
+    set_pass({.statistics = !from_part_,
+              .gradients = draws_ && !from_part_ ? nn::GradientUse::none : use});
     if (at_once_) return run_at_once(part);
     enter(s_, "forward");
     const ConstTensorView logits = s_.model->forward(s_.ctx, part.images, nn::Mode::train);
-    double in_optimizer = take("forward");
+    in_optimizer += take("forward");
 
     enter(s_, "backward");
     const TensorView grad = view_in(s_.ctx, s_.grad, logits.shape(), logits.dtype());
-    if (draws_) record_drawn(logits, part, use, grad);
-    add_loss(logits, part, grad);
+    if (draws_ && !from_part_) {
+      record_drawn(logits, part, scale_);
+      set_pass({.statistics = false, .gradients = use});
+    }
+    add_loss(s_.ctx, loss_, logits,
+             {part.images, part.labels, part.targets, s_.now->phase.config.train.label_smoothing},
+             scale_, grad, s_.sums->sums());
     if (counts_top5(s_)) nn::count_in_top(s_.ctx, logits, part.labels, 5, s_.sums->top5());
     s_.model->backward(s_.ctx, grad);
     in_optimizer += take("backward");
@@ -98,23 +109,33 @@ class PartPasses {
     return take("passes");
   }
 
-  void add_loss(ConstTensorView logits, const Part& part, TensorView grad) {
-    if (part.targets.empty())
-      nn::softmax_cross_entropy(s_.ctx, logits, part.labels,
-                                s_.now->phase.config.train.label_smoothing, scale_, grad,
-                                s_.sums->sums());
-    else
-      nn::soft_cross_entropy(s_.ctx, logits, part.targets, scale_, grad, s_.sums->sums());
+  // Records the statistics of these samples from targets sampled from the model's distribution.
+  void record_drawn(ConstTensorView logits, const Part& part, double scale) {
+    const TensorView grad = view_in(s_.ctx, s_.grad, logits.shape(), logits.dtype());
+    const TensorView drawn = view_in(s_.ctx, s_.drawn, drawn_shape(loss_, logits.shape()),
+                                     drawn_type(loss_, logits.dtype()));
+    sampled_gradient(s_.ctx, loss_, logits, key_of(s_, part.first), scale, drawn, grad,
+                     s_.drawn_sums->sums());
+    s_.model->backward(s_.ctx, grad);
   }
 
-  // Records the statistics of this part from labels sampled from the model's distribution.
-  void record_drawn(ConstTensorView logits, const Part& part, nn::GradientUse use,
-                    TensorView grad) {
-    const TensorView drawn = view_in(s_.ctx, s_.drawn, part.labels.shape(), DType::i32);
-    nn::sample_labels(s_.ctx, logits, key_of(s_, part.first), drawn);
-    nn::softmax_cross_entropy(s_.ctx, logits, drawn, 0, scale_, grad, s_.drawn_sums->sums());
-    s_.model->backward(s_.ctx, grad);
-    set_pass({.statistics = false, .gradients = use});
+  // Passes the first samples of a part through the network for the statistics alone, and returns
+  // the seconds of the optimizer within. They are the mean over these samples of all ranks.
+  double run_drawn_part(const Part& part) {
+    const std::int64_t all = drawn_samples(s_.now->phase.config, global_batch_, s_.comm->size());
+    const double loss_scale = s_.counters.loss_scale.value;
+    s_.attachment->set_scale({.loss_scale = loss_scale, .global_batch = all});
+    set_pass({.statistics = true, .gradients = nn::GradientUse::none});
+    Part drawn = part;
+    drawn.images = part.images.slice(0, 0, drawn_part(s_.now->phase.config, part.images.dim(0)));
+    enter(s_, "forward");
+    const ConstTensorView logits = s_.model->forward(s_.ctx, drawn.images, nn::Mode::train);
+    double in_optimizer = take("forward");
+    enter(s_, "backward");
+    record_drawn(logits, drawn, loss_scale / static_cast<double>(all));
+    in_optimizer += take("backward");
+    s_.attachment->set_scale({.loss_scale = loss_scale, .global_batch = global_batch_});
+    return in_optimizer;
   }
 
   double take(const char* activity) {
@@ -124,9 +145,12 @@ class PartPasses {
   }
 
   TrainState& s_;
+  TrainLoss loss_;
+  std::int64_t global_batch_;
   double scale_;
-  bool draws_;    ///< Labels for a second backward pass.
-  bool at_once_;  ///< Both passes are one activity.
+  bool draws_;      ///< Targets for the statistics.
+  bool from_part_;  ///< By passes of their own over the first samples.
+  bool at_once_;    ///< Both passes are one activity.
   Stopwatch watch_;
 };
 
@@ -145,8 +169,22 @@ bool has_quadratic_model(const Config& config) {
 
 }  // namespace
 
+std::int64_t drawn_samples(const Config& config, std::int64_t global_batch, int ranks) {
+  if (!draws_from_part(config)) return global_batch;
+  const std::int64_t parts = config.train.micro_batches;
+  const data::SamplerOptions whole{.count = global_batch, .global_batch = global_batch};
+  std::int64_t sum = 0;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const std::int64_t count = data::batch_share(whole, 0, rank, ranks).count;
+    for (std::int64_t i = 0; i < parts; ++i)
+      sum += drawn_part(config, count * (i + 1) / parts - count * i / parts);
+  }
+  return sum;
+}
+
 bool counts_top5(const TrainState& s) {
-  return s.model->outputs() > kTop5Classes && !s.now->phase.config.regularize.mixup.any();
+  return loss_of(s.config) == TrainLoss::softmax && s.model->outputs() > kTop5Classes &&
+         !s.now->phase.config.regularize.mixup.any();
 }
 
 double run_passes(TrainState& s, const data::DeviceBatch& batch) {

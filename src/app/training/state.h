@@ -93,7 +93,7 @@ struct TrainState {
   std::vector<std::string> layers = {};              ///< Names by LayerId.
   std::vector<StatisticSizes> statistic_sizes = {};  ///< By LayerId.
   Tensor grad = {};                                  ///< Gradient with respect to the logits.
-  Tensor drawn = {};                                 ///< Sampled labels of the Monte-Carlo Fisher.
+  Tensor drawn = {};                                 ///< Sampled targets of the Monte-Carlo Fisher.
   std::optional<LossSums> sums = {}, drawn_sums = {};
   std::optional<double> peak_flops = {};  ///< Peak of all ranks' devices; unset: unknown.
 
@@ -128,11 +128,15 @@ void describe_run(TrainState& state);
 /// Builds model, loaders and optimizer and connects them; collective.
 void build_training(TrainState& state);
 
+/// Returns the samples of a global batch, over all ranks, from which statistics come.
+[[nodiscard]] std::int64_t drawn_samples(const Config& config, std::int64_t global_batch,
+                                         int ranks);
 /// Returns whether training counts samples in the top five; not where mixup mixes labels.
 [[nodiscard]] bool counts_top5(const TrainState& state);
 /// Runs forward and backward passes on one batch, in the configured number of micro-batches, with a
-/// second backward pass from sampled labels for the Monte-Carlo Fisher. Afterwards state.sums holds
-/// the fetched sums over this rank's samples. Returns the seconds of the optimizer within.
+/// second backward pass from sampled targets for the Monte-Carlo Fisher, or passes of their own
+/// over the part of the samples that draws_from_part() is about. Afterwards state.sums holds the
+/// fetched sums over this rank's samples. Returns the seconds of the optimizer within.
 [[nodiscard]] double run_passes(TrainState& state, const data::DeviceBatch& batch);
 /// Runs the passes, the agreement on the step and the update for one batch at a fractional epoch;
 /// collective. Returns false when the run is to stop.

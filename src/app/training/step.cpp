@@ -27,13 +27,13 @@ void end_optimizer_activities(TrainState& s, double seconds) {
   end_activity(s, "update", seconds - named.statistics - named.exchange - named.inverse);
 }
 
-void count(TrainState& s, const nn::LossSum& sum, std::int64_t samples) {
+void count(TrainState& s, std::int64_t samples) {
   Counters& c = s.counters;
   const bool scale_lowered = advance(c.loss_scale, loss_scale_options(s.config), s.report);
   s.step_tally = {};
   if (s.report.updated) {
     for (Tally* tally : {&s.step_tally, &c.epoch_tally, &c.window_tally})
-      tally->add(sum.loss, sum.correct, samples);
+      tally->add(loss_of(s.config), s.sums->fetched(), samples);
     c.epoch_tally.top5 += s.sums->fetched_top5();
     c.skipped_in_a_row = 0;
     return;
@@ -92,13 +92,12 @@ bool train_step(TrainState& s, const data::DeviceBatch& batch, double epoch) {
   if (s.ema) s.ema->after_step(s.result.steps);
   end_optimizer_activities(s, optimizer_seconds + watch.seconds());
   // The agreement on the step has synchronized the host with all earlier work.
-  const nn::LossSum sum = s.sums->fetched();
   if (s.activities) s.activities->collect(s.result.activity_seconds);
   s.step_images = batch.global_batch;
   s.counters.epoch_samples += batch.global_batch;
   ++s.counters.batch;
   count_curvature(s);
-  count(s, sum, batch.labels.numel());
+  count(s, batch.labels.numel());
   return s.report.agreement.stop == 0;
 }
 

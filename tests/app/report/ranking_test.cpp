@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "app/fake_runs.h"
+#include "app/record/run_summary.h"
 #include "app/report/findings.h"
 #include "app/report/table.h"
 
@@ -48,6 +49,49 @@ void expect_nothing_shown(const std::vector<RunGroup>& groups, const Comparison&
     for (const char* claim : {"ewest", "ighest", "heapest step:", "alone"})
       EXPECT_FALSE(contains(text, claim)) << claim << " in " << text;
   }
+}
+
+/// A run for each row of test losses, without labels; seeds 1, 2, ...
+RunGroup loss_group(const std::string& name, const std::vector<std::vector<double>>& rows) {
+  RunGroup group{name, {}};
+  for (const auto& row : rows) {
+    RunResult run;
+    run.status = "ok";
+    run.seed = group.runs.size() + 1;
+    for (const double loss : row) {
+      EpochRecord record;
+      record.epoch = std::ssize(run.epochs) + 1;
+      record.step = 10 * record.epoch;
+      record.train_seconds = static_cast<double>(record.epoch);
+      record.train_accuracy = record.test_accuracy = NAN;
+      record.test_loss = loss;
+      add_epoch(run, record);
+    }
+    group.runs.push_back(run);
+  }
+  return group;
+}
+
+TEST(Losses, AreComparedWhereNoRunHasAnAccuracy) {
+  const std::vector<RunGroup> groups{loss_group("adamw", {{90, 40, 35}, {91, 42, 34.1}}),
+                                     loss_group("kfac", {{60, 29, 31}, {61, 28, 30}})};
+  const Comparison comparison = summarize(groups, {.loss = 30});
+  EXPECT_EQ(best_in(comparison, Respect::final_loss), Names{"kfac"});
+  EXPECT_EQ(best_in(comparison, Respect::final_accuracy), Names{});
+  EXPECT_EQ(comparison.groups[1].reached, 2);
+  EXPECT_EQ(comparison.groups[1].seconds->mean, 2) << "an epoch that ends at the target reaches it";
+  EXPECT_EQ(comparison.groups[1].best_loss.mean, 28.5);
+  const std::string text = text_table(comparison);
+  EXPECT_TRUE(contains(text, "loss 30")) << text;
+  EXPECT_TRUE(contains(text, "kfac ends with the lowest test loss: 30.5 [30.0-31.0]; next adamw"))
+      << text;
+  const auto json = nlohmann::json::parse(to_json(groups, comparison, "t"));
+  EXPECT_EQ(json["target_loss"], 30);
+  EXPECT_EQ(json["winners"]["lowest_final_loss"], nlohmann::json{"kfac"});
+  EXPECT_EQ(json["groups"][1]["curves"]["test_loss"][0][1]["mean"], 28.5);
+  EXPECT_TRUE(json["runs"][0]["final_accuracy"].is_null());
+  for (const std::string& words : {text, markdown_table(comparison), json["verdict"].dump()})
+    EXPECT_FALSE(contains(words, "accurac")) << words;
 }
 
 TEST(Standing, NeedsAnIntervalWithoutZero) {
