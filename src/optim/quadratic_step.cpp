@@ -52,6 +52,10 @@ void check_quadratic(const KfacOptions& o) {
     DKFAC_CHECK(!is_set, "[kfac options] ", field,
                 " is set, and step_length is quadratic, whose rates are right only for the step "
                 "that it makes itself; leave it out");
+  DKFAC_CHECK(
+      o.curvature.damping > 0,
+      "[kfac options] curvature.damping is 0, which gives each layer its own, and "
+      "step_length is quadratic, whose model has one for the whole step; set it, e.g. to 0.01");
 }
 
 QuadraticStep::QuadraticStep(OptimizerFrame& frame, std::span<const Role> roles, double l2)

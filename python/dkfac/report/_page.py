@@ -32,7 +32,7 @@ def with_style(comparison: Comparison, key: str) -> list[Row]:
 
 
 def curve_pictures(comparison: Comparison) -> list[str]:
-    """Test accuracy (or loss) and training loss, and top-5 accuracies where they were counted, each against epochs and seconds."""
+    """Test accuracy (or loss) and training loss, and top-5 accuracies where they were counted, each against both."""
     shown = [headline(comparison), "train_loss"]
     shown += [m for m in TITLES if m.endswith("top5") and any(c.points for c in curves_of(comparison, m))]
     return [inline_svg(plot_of(comparison, measure, against), f"{measure}-{against}")

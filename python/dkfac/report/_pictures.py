@@ -8,8 +8,8 @@ from ._axes import Range, accuracy_range, log_range, loss_range, rounded
 from ._comparison import Comparison, Curve, Point, curves_of
 from ._plot import Mark, Plot, value_text
 
-TITLES = {"test_accuracy": "Test accuracy, %", "test_loss": "Test loss", "train_loss": "Training loss", "test_top5": "Test top-5 accuracy, %",
-          "train_top5": "Training top-5 accuracy, %"}
+TITLES = {"test_accuracy": "Test accuracy, %", "test_loss": "Test loss", "train_loss": "Training loss",
+          "test_top5": "Test top-5 accuracy, %", "train_top5": "Training top-5 accuracy, %"}
 TARGETS = {"test_accuracy": "target", "test_loss": "target_loss", "test_top5": "target_top5"}
 INTERVAL_KINDS = ("A", "G", "BatchNorm")
 

@@ -48,4 +48,16 @@ DType drawn_type(TrainLoss loss, DType outputs) {
   return loss == TrainLoss::softmax ? DType::i32 : outputs;
 }
 
+nn::OutputCurvature curvature_of(TrainLoss loss) {
+  switch (loss) {
+    case TrainLoss::softmax:
+      return nn::softmax_curvature;
+    case TrainLoss::sigmoid:
+      return nn::sigmoid_curvature;
+    case TrainLoss::squared:
+      return nn::squared_curvature;
+  }
+  return {};
+}
+
 }  // namespace dkfac::app

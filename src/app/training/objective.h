@@ -3,6 +3,7 @@
 #include "dkfac/core/context.h"
 #include "dkfac/core/random.h"
 #include "dkfac/core/tensor_view.h"
+#include "dkfac/nn/curvature.h"
 
 #include "app/shared/config.h"
 
@@ -27,5 +28,7 @@ void sampled_gradient(Context& ctx, TrainLoss loss, ConstTensorView outputs, con
                       double scale, TensorView drawn, TensorView grad, TensorView sums);
 [[nodiscard]] Shape drawn_shape(TrainLoss loss, const Shape& outputs);
 [[nodiscard]] DType drawn_type(TrainLoss loss, DType outputs);
+/// The Gauss-Newton products of the loss, for the quadratic model.
+[[nodiscard]] nn::OutputCurvature curvature_of(TrainLoss loss);
 
 }  // namespace dkfac::app

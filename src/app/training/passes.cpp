@@ -157,9 +157,9 @@ class PartPasses {
 /// Sets the last quarter of the batch, no samples of the statistics, as those of the quadratic
 /// model.
 void set_model_batch(TrainState& s, const Part& whole) {
-  const std::int64_t samples = whole.labels.numel(), count = (samples + 3) / 4;
+  const std::int64_t samples = whole.images.dim(0), count = (samples + 3) / 4;
   s.attachment->set_model_batch(whole.images.slice(0, samples - count, count),
-                                nn::softmax_curvature);
+                                curvature_of(loss_of(s.config)));
 }
 
 bool has_quadratic_model(const Config& config) {
