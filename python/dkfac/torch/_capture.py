@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch.utils.hooks import RemovableHandle
 
 from .._library import InvalidArgument
+from . import _compiled
 from ._layers import Layer, Moments
 
 
@@ -207,6 +208,8 @@ class Hook:
         self.method = method
 
     def __call__(self, module: Any, *args: Any) -> None:
+        if _compiled.hidden():
+            return
         tracker = self.tracker()
         if tracker is not None:
             getattr(tracker, self.method)(module, *args)

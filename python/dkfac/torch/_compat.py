@@ -314,6 +314,7 @@ class KFACPreconditioner(ModelPreconditioner):
         self._check({**self._given.given, name: value}, 1, self.allreduce_bucket_cap_mb)
         self._given.given[name] = value
         self._given.refresh()
+        self._changed()
 
     def step(self) -> StepReport:
         """Preconditions the gradients of the model in place. They are averaged over ranks already, e.g. by

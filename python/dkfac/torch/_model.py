@@ -13,7 +13,7 @@ from .. import _structs as c
 from .._comm import Comm
 from .._library import Error, InvalidArgument, NumericError, integer
 from .._preconditioner import Preconditioner, StepReport, curvature_options
-from . import _checks, _copies, _messages, _savers, _state
+from . import _checks, _compiled, _copies, _messages, _savers, _state
 from ._distributed import default_comm
 from ._find import find_layers
 from ._gradients import Rates, any_nonzero
@@ -47,6 +47,7 @@ class ModelPreconditioner(Joins, Settable):
                  statistics_interval: int | None = None, inverse_interval: int | None = None,
                  dtype: torch.dtype | int | None = None,
                  settings: Settings | None = None, **options: Any) -> None:
+        model = _compiled.unwrapped(model)
         _checks.refuse_model(model)
         _checks.refuse_options(comm, loss_reduction, grad_scaler, batch_dim, options)
         if accumulation_steps is not None:
@@ -124,6 +125,16 @@ class ModelPreconditioner(Joins, Settable):
         value = self._recorder.settings.values[name] or getattr(self.last_report, name, 0)
         return int(value) or None
 
+    def _change(self, name: str, value: float | None) -> None:
+        self._recorder.settings.set(name, value)
+        self._changed()
+
+    def _changed(self) -> None:
+        """Settings were. Between two steps, also a compiled pass has them."""
+        recorder = self._recorder
+        if recorder.passes.current is None and self._left.are(gradients_of(self.curved())):
+            recorder.prepare_pass()
+
     # --- step ---------------------------------------------------------------------------------------------------------
 
     def step(self) -> StepReport:
@@ -167,8 +178,8 @@ class ModelPreconditioner(Joins, Settable):
         registered.gradients.release()
         self._telling.step(self._recorder, report)
         self._left.keep(gradients_of(self.curved()))
-        self._recorder.end_step()
         self.steps += 1
+        self._recorder.end_step()
         self.last_report = report
         return report
 
@@ -194,7 +205,8 @@ class ModelPreconditioner(Joins, Settable):
     def _lacking(self, due: bool) -> str | None:
         recorder = self._recorder
         records = recorder.registered.records if recorder.registered is not None else None
-        return lacking(recorder.setup, recorder.passes, self.curved(), records, self._left, due)
+        return lacking(recorder.setup, recorder.passes, self.curved(), records, self._left, due,
+                       recorder.stance.hides())
 
     def _step_of_library(self, registered: Registered, lr: Rates, stop: bool) -> StepReport:
         library, grads = registered.library, registered.gradients
@@ -318,6 +330,7 @@ class ModelPreconditioner(Joins, Settable):
                     layer.valid = False
             recorder.apply_settings(force=anew)
             recorder.load_pending()
+            recorder.prepare_pass()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> NoReturn:
         raise TypeError("[dkfac] a preconditioner belongs to one model; attach another one to the copy")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from . import _messages
+from . import _compiled, _messages
 from ._gradients import any_nonzero
 from ._layers import Layer
 from ._passes import Passes
@@ -38,13 +38,14 @@ def gradients_of(layers: Sequence[Layer]) -> list[torch.Tensor]:
 
 
 def lacking(setup: Setup, passes: Passes, curved: Sequence[Layer], records: StepRecords | None, left: LeftGradients,
-            due: bool) -> str | None:
-    """What this rank lacks for a step, as a sentence; None where its gradients are of a pass since the last one.
+            due: bool, hidden: bool) -> str | None:
+    """What this rank lacks for a step, as a sentence; None where its gradients are of a pass since the last one, which
+    hooks may not have seen where it is `hidden`.
     None is missing where no layer with curvature is trained, or where the passes used other parameters alone."""
-    if passes.current is None and (due or not passes.passed_by):
+    if passes.current is None and (due or not (passes.passed_by or hidden)):
         return ("[dkfac] step() needs a backward pass, and no forward pass of the attached module in training "
                 "mode, with gradients enabled, was seen since the last one; "
-                + _messages.call_advice(setup.model, passes.count > 0))
+                + _messages.call_advice(setup.model, passes.count > 0) + _compiled.advice())
     layers = [one for one in curved if one.module.training and one.weight.requires_grad]
     if not layers or (_recorded(passes, records) if due else passes.begun):
         return None

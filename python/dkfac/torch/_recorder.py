@@ -42,6 +42,7 @@ class Recorder:
         self.registered: Registered | None = None
         self.pending: Mapping[str, Any] | None = None  # A loaded state, until the first pass.
         self._watch()
+        self.stance = _compiled.Stance(setup.model)
         self._hooks = [_capture.before_forward(setup.model, _capture.Hook(self, "enter")),
                        setup.model.register_forward_hook(_capture.Hook(self, "leave"))]
         _scalers.listen(self)
@@ -52,6 +53,7 @@ class Recorder:
         self._hooks = []
         self.uncaught.forget()
         self.consistency.end_step()
+        self.stance.detach()
         _capture.deactivate(self)
         _capture.release(self)
         _scalers.leave(self)
@@ -155,6 +157,7 @@ class Recorder:
         one = passes.begin(self._batches[0].size, self.setup.loss_scale())
         passes.after_records(self.registered is not None and self.registered.records.leftover(self.count.full))
         due = self.due()
+        self.stance.enter(due)
         self.consistency.begin(due, one.loss_scale)
         if due:
             _capture.activate(self, self.layers.by_weight)
@@ -370,6 +373,13 @@ class Recorder:
             self.consistency.tell("fewer passes", _messages.fewer_passes(fewer, self.count.passes))
         self.uncaught.end_step()
         self.joining.end_step()
+        self.prepare_pass()
+
+    def prepare_pass(self) -> None:
+        """Between two steps: a compiled pass applies no settings."""
+        if self.stance.hides():
+            self.apply_settings()
+        self.stance.before_pass(self.due())
 
     def pause(self, by: int) -> None:
         self.passes.paused += by

@@ -27,7 +27,7 @@ class Settable:
 
     @damping.setter
     def damping(self, value: float) -> None:
-        self._joined()._recorder.settings.set("damping", value)
+        self._joined()._change("damping", value)
 
     @property
     def relative_damping(self) -> float:
@@ -37,7 +37,7 @@ class Settable:
 
     @relative_damping.setter
     def relative_damping(self, value: float) -> None:
-        self._joined()._recorder.settings.set("relative_damping", value)
+        self._joined()._change("relative_damping", value)
 
     @property
     def statistics_interval(self) -> int | None:
@@ -47,7 +47,7 @@ class Settable:
 
     @statistics_interval.setter
     def statistics_interval(self, value: int | None) -> None:
-        self._joined()._recorder.settings.set("statistics_interval", value)
+        self._joined()._change("statistics_interval", value)
 
     @property
     def inverse_interval(self) -> int | None:
@@ -57,7 +57,7 @@ class Settable:
 
     @inverse_interval.setter
     def inverse_interval(self, value: int | None) -> None:
-        self._joined()._recorder.settings.set("inverse_interval", value)
+        self._joined()._change("inverse_interval", value)
 
     @property
     def accumulation_steps(self) -> int | None:

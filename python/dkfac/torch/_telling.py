@@ -110,6 +110,8 @@ class Telling:
         parts.append(f"{said(settings)}, {self._intervals(settings)}")
         if self.rejections.count:
             parts.append(f"{self.rejections.count} of {self.rejections.steps} steps were rejected")
+        if recorder.stance.hides():
+            parts.append("compiled code runs as it was written in steps with statistics")
         if table:
             parts.append(_memory(table, comm.rank, comm.size))
             parts.append(self._cost())

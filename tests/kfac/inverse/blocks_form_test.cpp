@@ -102,19 +102,32 @@ Sample sample_of(const LinearSpec& spec, std::int64_t width, std::int64_t positi
           sides_of(spec, width)};
 }
 
-Sample sample_of(const Conv2dSpec& spec, std::int64_t width) {
+/// The sum of the rows of each sample, times `scale`.
+Matrix per_sample(const Matrix& rows, double scale) {
+  Matrix out(kBatch, rows.cols);
+  for (std::int64_t r = 0; r < rows.rows; ++r)
+    for (std::int64_t c = 0; c < rows.cols; ++c)
+      out(r / (rows.rows / kBatch), c) += scale * rows(r, c);
+  return out;
+}
+
+Sample sample_of(const Conv2dSpec& spec, std::int64_t width, WeightSharing sharing) {
   Random random(8);
   const Images in{kBatch, 5, 4}, out = output_of(spec, in);
   const Vector x = random_vector(in.n * in.h * in.w * spec.in, random),
                dy = random_vector(out.n * out.h * out.w * spec.out, random);
-  const Matrix rows = naive_patches(spec, in, x, spec.layout);
+  Matrix rows = naive_patches(spec, in, x, spec.layout), outputs = naive_positions(spec, out, dy);
+  if (sharing == WeightSharing::reduce) {
+    rows = per_sample(rows, static_cast<double>(kBatch) / static_cast<double>(rows.rows));
+    outputs = per_sample(outputs, 1);
+  }
   return {spec,
           x,
           dy,
           activation_shape(spec.layout, in, spec.in),
           activation_shape(spec.layout, out, spec.out),
           second_moment(rows, static_cast<double>(rows.rows)),
-          second_moment(naive_positions(spec, out, dy), kBatch),
+          second_moment(outputs, kBatch),
           random_matrix(spec.out, rows.cols, random),
           sides_of(spec, width)};
 }
@@ -165,8 +178,10 @@ class BlocksRun : public BothBackends {
     return has_bias ? join_bias(weight, bias) : weight;
   }
   /// Compares with the masked matrices, and with the unmasked as a control.
-  void expect_masked(const Sample& s, int width) {
-    const Matrix got = direction(s, options_of(width));
+  void expect_masked(const Sample& s, int width, WeightSharing sharing = WeightSharing::expand) {
+    CurvatureOptions options = options_of(width);
+    options.statistics.sharing = sharing;
+    const Matrix got = direction(s, options);
     const Matrix a = masked(s.a, s.sides.a), g = masked(s.g, s.sides.g);
     const auto split = *split_damping(kLambda, trace(a), a.rows, trace(g), g.rows);
     // 16 n eps times the condition of both, at most 1 + trace / shift each.
@@ -197,7 +212,8 @@ TEST_P(BlocksRun, ConvolutionsAreCutByChannel) {
     for (const int width : {1, 5, 20}) {
       // Not narrower than either factor: nothing is cut.
       if (a_dim(spec) <= width) continue;
-      expect_masked(sample_of(spec, width), width);
+      for (const WeightSharing sharing : {WeightSharing::expand, WeightSharing::reduce})
+        expect_masked(sample_of(spec, width, sharing), width, sharing);
     }
 }
 
