@@ -124,7 +124,7 @@ class Preconditioner:
         handle = c_void_p()
         check(self._library.dkfac_preconditioner_create(comm._handle, byref(options), byref(context), byref(handle)))
         self._handle = handle
-        self.comm = comm
+        self.comm, self.options = comm, options
         destroy_with(self, self._library.dkfac_preconditioner_destroy, handle)
 
     def add_layer(self, name: str, spec: c.LayerSpec) -> int:

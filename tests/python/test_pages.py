@@ -13,6 +13,7 @@ pytestmark = pytest.mark.skipif(not (tree() / PAGE).is_file(), reason="no pages 
 MARKS = {  # What stands in one snippet alone, by the name of its test.
     "two lines": "as dkfac\nkfac = dkfac.attach(model, optimizer)", "Trainer": "transformers.Trainer(",
     "Lightning": "lightning.LightningModule", "accelerate": "accelerate.Accelerator(",
+    "compile": "torch.compile(", "fully_shard": "fully_shard(",
     "KFACPreconditioner": "dkfac.KFACPreconditioner(", "Join": "join.Join("}
 
 
@@ -92,6 +93,42 @@ def test_accelerate():
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     assert trained(run("accelerate", accelerate=accelerate, model=model, optimizer=optimizer,
                        loader=batches())["kfac"], 4)
+
+
+def test_compile():
+    if not hasattr(getattr(torch, "compiler", None), "set_stance"):
+        pytest.skip("this version of torch has no torch.compiler.set_stance()")
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x, y = next(iter(batches()))
+    space = run("compile", model=model, optimizer=optimizer, x=x, y=y)
+    space["loss"].backward()
+    optimizer.step()
+    assert trained(space["kfac"], 1)
+    space["kfac"].detach()
+
+
+SHARDED = """
+import sys, torch
+import torch.distributed as dist
+import dkfac.torch as dkfac
+import torch.distributed.fsdp
+dist.init_process_group("gloo", init_method="file://" + sys.argv[1], rank=0, world_size=1)
+model = torch.nn.Sequential(torch.nn.Linear(8, 6), torch.nn.Tanh(), torch.nn.Linear(6, 3))
+model.blocks = [model[0]]
+{snippet}
+torch.nn.functional.cross_entropy(model(torch.randn(4, 8)), torch.arange(4) % 3).backward()
+kfac.optimizer.step()
+print(kfac.last_report.updated, kfac.reasons())
+dist.destroy_process_group()
+"""
+
+
+def test_sharded_weights(tmp_path):
+    if not (hasattr(torch.distributed, "device_mesh") and hasattr(torch.distributed.fsdp, "fully_shard")):
+        pytest.skip("this version of torch has no fully_shard()")
+    code = SHARDED.replace("{snippet}", snippets(PAGE)["fully_shard"])
+    assert run_python(code, str(tmp_path / "store")).split() == ["True", "{}"]
 
 
 def test_the_interface_of_kfac_pytorch():

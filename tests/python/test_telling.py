@@ -219,7 +219,7 @@ logging.getLogger("dkfac.torch").setLevel(logging.INFO)
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.GroupNorm(2, 6), torch.nn.Linear(6, 3))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-kfac = dkfac.attach(model, optimizer, skip_layers=["0", "2"])
+kfac = dkfac.attach(model, optimizer, skip_layers=["0", "2"], statistics_interval=1, inverse_interval=1)
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     for turn in range(14):

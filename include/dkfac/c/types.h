@@ -192,28 +192,27 @@ typedef struct dkfac_curvature_options {
   int32_t sharing;            /* dkfac_weight_sharing; default expand. */
   int32_t operand;  /* dkfac_dtype of factor products' operands; default DKFAC_SAME_DTYPE. */
   int32_t low_rank; /* Default 1. */
-  int32_t records_valid_until_step; /* CUDA; default 0. */
-  int32_t staleness;                /* dkfac_staleness; default fixed. */
-  int32_t statistics_interval;      /* 0: chosen by overhead (default). */
-  int32_t inverse_interval;         /* 0: chosen by overhead (default). */
-  double overhead;                  /* What K-FAC may add to a step; default 0.25 of it. */
-  int32_t early_refreshes;          /* Default 1. */
-  int32_t stagger_inverses;         /* Default 0. */
-  int32_t delay_inverses;           /* Default 0. */
-  double similarity;                /* Of the adaptive rule; default 0.1. */
-  int32_t max_interval;             /* 0: none (default). */
-  int32_t inverse_method;           /* dkfac_inverse_method; default Cholesky. */
-  int32_t max_failed_refreshes;     /* Default 3. */
-  const char* failure_folder;       /* Null or "": failed factors are not saved. */
-  double grad_worker_fraction;      /* 0: 1/ranks (default). */
-  int32_t calibrate;                /* Default 0. */
-  double kl_clip;                   /* 0: off (default). */
-  int32_t step_length;              /* dkfac_step_length; default auto. */
-  int32_t precondition_tf32;        /* CUDA; default 0. */
-  int32_t dtype;                    /* Of factors and inverses: DKFAC_F32 (default) or DKFAC_F64. */
-  int32_t loss_reduction;           /* dkfac_loss_reduction; default local mean. */
-  int32_t overlap;                  /* Default 1. */
-  int64_t bucket_bytes;             /* Default 4 MiB. */
+  int32_t records_valid_until_step;              /* CUDA; default 0. */
+  int32_t staleness;                             /* dkfac_staleness; default fixed. */
+  int32_t statistics_interval, inverse_interval; /* 0: chosen by overhead (default). */
+  double overhead;              /* What K-FAC may add to a step; default 0.25 of it. */
+  int32_t early_refreshes;      /* Default 1. */
+  int32_t stagger_inverses;     /* Default 0. */
+  int32_t delay_inverses;       /* Default 0. */
+  double similarity;            /* Of the adaptive rule; default 0.1. */
+  int32_t max_interval;         /* 0: none (default). */
+  int32_t inverse_method;       /* dkfac_inverse_method; default Cholesky. */
+  int32_t max_failed_refreshes; /* Default 3. */
+  const char* failure_folder;   /* Null or "": failed factors are not saved. */
+  double grad_worker_fraction;  /* 0: 1/ranks (default). */
+  int32_t calibrate;            /* Default 0. */
+  double kl_clip;               /* 0: off (default). */
+  int32_t step_length;          /* dkfac_step_length; default auto. */
+  int32_t precondition_tf32;    /* CUDA; default 0. */
+  int32_t dtype;                /* Of factors and inverses: DKFAC_F32 (default) or DKFAC_F64. */
+  int32_t loss_reduction;       /* dkfac_loss_reduction; default local mean. */
+  int32_t overlap;              /* Default 1. */
+  int64_t bucket_bytes;         /* Default 4 MiB. */
   int32_t gradient_wire, statistics_wire, weight_wire; /* dkfac_dtype; default DKFAC_SAME_DTYPE. */
   int32_t block_width; /* 0: chosen by counted work (default); -1: none. */
 } dkfac_curvature_options;
@@ -282,8 +281,7 @@ typedef struct dkfac_step_report {
 /* Settings that a schedule changes between two steps; equal on all ranks. */
 typedef struct dkfac_curvature_settings {
   size_t struct_size;
-  double damping;          /* 0: unchanged, as for the following. */
-  double relative_damping; /* In place of damping; not both. */
+  double damping, relative_damping; /* 0: unchanged, as for the following. Not both. */
   /* -1: chosen by the overhead, from now on or again. */
   int32_t statistics_interval, inverse_interval;
   int32_t micro_batches;

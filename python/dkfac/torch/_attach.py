@@ -93,7 +93,8 @@ def attach(model: nn.Module, optimizer: torch.optim.Optimizer, damping: float = 
     its detach() removes it. Collective where torch.distributed has several ranks, over which the gradients have to be
     averaged when optimizer.step() is called, as DistributedDataParallel does: only statistics are averaged here.
 
-    model: the module that is called; it may be wrapped by DistributedDataParallel, before or after.
+    model: the module that is called; it may be wrapped by DistributedDataParallel, or given to torch.compile(), before
+        or after; it is sharded by fully_shard() before, also before the optimizer is made.
     optimizer: any torch.optim.Optimizer but LBFGS; for one that wraps another one as its attribute `optimizer`, as
         accelerate's does, the inner one, whose steps are those that change weights. A step that the ranks reject (a
         gradient or a statistic that is not finite) is skipped.

@@ -12,9 +12,9 @@ import inspect
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Optional, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -51,9 +51,10 @@ class Tracker(Protocol):
     def backward_ends(self, done: bool) -> None: ...
 
 
-_Layers = Mapping[int, Layer]  # By id of a weight.
+_Layers = Callable[[torch.Tensor], Optional[Layer]]  # A method that returns that of a weight.
+_User = tuple[weakref.ref[Tracker], weakref.ref[_Layers]]
 _lock = threading.Lock()
-_users: list[tuple[weakref.ref[Tracker], _Layers]] = []  # Those that are active; never changed in place.
+_users: list[_User] = []  # Those that are active; never changed in place.
 _originals: dict[tuple[ModuleType, str], Callable[..., Any]] = {}  # (module, name): the function that was replaced.
 _nested = threading.local()  # Whether a wrapper runs on this thread: another library may have wrapped ours again.
 
@@ -68,8 +69,8 @@ def _users_of(weight: torch.Tensor) -> list[tuple[Tracker, Layer]]:
     """[(tracker, layer), ...] of those that know the weight, or the one that it is a view of."""
     found = []
     for reference, layers in _users:
-        layer = layers.get(id(weight)) or (layers.get(id(weight._base)) if weight._base is not None else None)
-        tracker = reference()
+        find, tracker = layers(), reference()
+        layer = find(weight) if find is not None else None
         if tracker is not None and layer is not None:
             found.append((tracker, layer))
     return found
@@ -132,13 +133,13 @@ def _replace(module: ModuleType, name: str, wrap: Callable[[Callable[..., Any]],
     setattr(module, name, wrap(_originals[module, name]))
 
 
-def _active() -> list[tuple[weakref.ref[Tracker], _Layers]]:
+def _active() -> list[_User]:
     """The entries of _users whose trackers are alive."""
     return [entry for entry in _users if entry[0]() is not None]
 
 
 def activate(tracker: Tracker, layers: _Layers) -> None:
-    """Replaces the functions, and reports uses of weights, {id of a weight: layer}, to tracker.used()."""
+    """Replaces the functions, and reports uses of the weights that have layers to tracker.used()."""
     global _users
     with _lock:
         alive = _active()
@@ -148,7 +149,7 @@ def activate(tracker: Tracker, layers: _Layers) -> None:
             for name, where in FUNCTIONS.items():
                 _replace(where.module, name, functools.partial(_wrap, name=name))
             _replace(torch.autograd, "backward", _wrap_backward)  # Tensor.backward() and checkpoints call it by name.
-        _users = [*alive, (weakref.ref(tracker), layers)]
+        _users = [*alive, (weakref.ref(tracker), weakref.WeakMethod(layers))]
 
 
 def deactivate(tracker: object) -> None:

@@ -12,7 +12,7 @@ from torch import nn
 
 from .._comm import Comm
 from .._library import Error, InvalidArgument, integer
-from . import _compiled, _messages
+from . import _compiled, _sharded
 from ._find import CLASSES
 from ._layers import Layer
 from ._setup import Setup
@@ -24,7 +24,7 @@ SkipLayers = Union[str, "re.Pattern[str]", Iterable[Union[str, "re.Pattern[str]"
 def refuse_model(model: nn.Module) -> None:
     if not isinstance(model, nn.Module):
         raise InvalidArgument(f"[attach] the model is a {type(model).__name__}; it must be a torch.nn.Module")
-    sharded = _messages.sharded(model)
+    sharded = _sharded.refusal(model)
     if sharded is not None:
         raise InvalidArgument(f"[attach] the model {sharded}")
     for module in model.modules():
@@ -70,7 +70,8 @@ def number_of(dtype: torch.dtype | int, name: str = "dtype") -> int:
 
 def texts_of(name: str, module: nn.Module) -> list[str]:
     """What an expression of skip_layers is compared with: the name of a module, its class, and that of its layer."""
-    texts = [name, type(module).__name__, type(module).__name__.lower()]
+    kind = _sharded.class_name(module)
+    texts = [name, kind, kind.lower()]
     if isinstance(module, nn.MultiheadAttention):
         texts.append(name + ".in_proj")
     return texts if name else [*texts, "model"]
@@ -130,12 +131,14 @@ def refuse_pass(model: nn.Module) -> None:
 
 
 def refuse_replaced(layer: Layer, model: nn.Module) -> None:
-    own = {id(p) for p in layer.module._parameters.values()}
+    own = set(map(id, _sharded.parameters_of(layer.module).values()))
     for name, parameter in (("weight", layer.weight), ("bias", layer.bias)):
         if parameter is not None and id(parameter) not in own:
-            sharded = _messages.sharded(model)
+            sharded = _sharded.refusal(model)
             if sharded is not None:
                 raise Error(f"[dkfac] since attach() the model {sharded}")
+            if any(map(_sharded.is_sharded, model.parameters())):
+                raise Error(f"[dkfac] {_sharded.LATE}")
             raise Error(f"[dkfac] the {name} of layer '{layer.name}' was replaced after attach(): give the new one to "
                         "the optimizer (add_param_group()), or detach() and attach again")
 

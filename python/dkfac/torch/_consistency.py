@@ -21,6 +21,7 @@ from ._distributed import summed
 from ._gradients import any_nonzero
 from ._layers import Layer
 from ._passes import Use
+from ._sharded import is_sharded
 from ._scales import Samples, dense
 from ._setup import Setup
 
@@ -53,7 +54,7 @@ class Consistency:
     def __init__(self, layers: Sequence[Layer]) -> None:
         self.layers = layers
         self.owners = {id(p): layer for layer in layers for p in layer.parameters()}
-        self.samples = Samples(layers)
+        self.samples = Samples([layer for layer in layers if not is_sharded(layer.weight)])
         self.turn = 0         # Steps with statistics before this one.
         self.told: set[object] = set()  # Layers, and "scale".
         self.scale = 1.0
@@ -86,6 +87,7 @@ class Consistency:
         for hook in self.hooks:
             hook.remove()
         self.hooks = []
+        self.whole: dict[int, tuple[torch.Tensor, int]] = {}  # {id: (a whole weight or bias, id of the sharded one)}
         self.found: dict[Layer, str] = {}    # Reasons why their records do not make their gradients.
         self.penalised: set[int] = set()     # Ids of parameters.
         self.active = False
@@ -121,10 +123,22 @@ class Consistency:
                 keep = functools.partial(_capture.Hook(self, "_keep"), id(layer.weight))
                 self.hooks.append(layer.weight.register_hook(keep))
 
-    def mark(self, out: torch.Tensor, x: torch.Tensor) -> None:
+    def mark(self, layer: Layer, out: torch.Tensor, x: torch.Tensor) -> None:
         """A use is recorded."""
         if self.active:
             _graph.mark(out, x, id(self))
+            if is_sharded(layer.weight):
+                self._watch_whole(layer)
+
+    def _watch_whole(self, layer: Layer) -> None:
+        """The gradients of a pass are those of the whole parameters that fully_shard() gives a module."""
+        for parameter, place in ((layer.weight, layer.place), (layer.bias, layer.bias_place)):
+            whole = place.now()
+            if whole is not None and parameter is not None and whole.requires_grad and id(whole) not in self.whole:
+                self.whole[id(whole)] = whole, id(parameter)
+                handle = whole.register_hook(functools.partial(_capture.Hook(self, "_compare"), id(parameter)))
+                _first(whole, handle)
+                self.hooks.append(handle)
 
     def note(self, layer: Layer, reason: str) -> dict[Layer, str]:
         """In the first step, a layer is found to have uses that are not recorded. Returns {layer: reason}; later {}."""
@@ -139,9 +153,12 @@ class Consistency:
         roots = [t.grad_fn for t in tensors if isinstance(t, torch.Tensor) and t.grad_fn is not None]
         if not self.active or not roots or (self.mixed if whole else self.interrupted):
             return {}
-        uses, penalties, met = _graph.search(roots, id(self), self.owners)
+        known = {key: sharded for key, (_, sharded) in self.whole.items()}
+        uses, penalties, met = _graph.search(roots, id(self), {**self.owners, **known})
         if not met:
             return {}
+        uses = {known.get(key, key): operation for key, operation in uses.items()}
+        penalties = {known.get(key, key) for key in penalties}
         self.traced = self.traced or whole
         self.penalised |= penalties
         found = {}

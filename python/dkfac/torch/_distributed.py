@@ -252,7 +252,7 @@ def _address() -> tuple[str, int]:
     return host, port
 
 
-def _meeting_place(comm: _comm.Comm, device: torch.device) -> torch.device | None:
+def meeting_place(comm: _comm.Comm, device: torch.device) -> torch.device | None:
     """Where tensors of all ranks of `comm` meet in the default group of torch.distributed, whose calls no other thread
     makes within a step; None where it has other ranks, or no memory of this device."""
     if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() == comm.size):
@@ -267,7 +267,7 @@ def summed(comm: _comm.Comm, values: torch.Tensor, device: torch.device) -> torc
     """Sums over the ranks of a tensor on the host, or None where torch.distributed cannot compute them; collective."""
     if comm.size == 1:
         return values
-    place = _meeting_place(comm, device)
+    place = meeting_place(comm, device)
     if place is None:
         return None
     values = values.to(place)
@@ -279,7 +279,7 @@ def same_gradients(comm: _comm.Comm, layers: Sequence[Layer], device: torch.devi
     """Raises on all ranks where gradients differ between them: without DistributedDataParallel each layer would get
     the local gradient of one rank. Compares a few elements of the first and the last layers; returns whether that told
     anything. Collective; a `comm` of other ranks than torch.distributed is not checked."""
-    place = None if comm.size == 1 else _meeting_place(comm, device)
+    place = None if comm.size == 1 else meeting_place(comm, device)
     if place is None:
         return True
     chosen = [*layers[:2], *layers[2:][-2:]]
@@ -314,7 +314,7 @@ class GradientComparison:
         self._left = self.STEPS if self._comm.size > 1 else 0
 
     def check(self, layers: Sequence[Layer]) -> None:
-        if self._left > 0:
+        if self._left > 0 and layers:
             self._left = 0 if same_gradients(self._comm, layers, self._device) else self._left - 1
 
 

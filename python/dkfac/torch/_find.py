@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from ._layers import ConvLayer, EmbeddingLayer, Layer, LinearLayer, NormLayer, TransposedLayer
+from ._sharded import parameters_of
 
 _FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
@@ -46,7 +47,7 @@ def _kind_of(module: nn.Module) -> type[Layer] | None:
 
 def _layer_of(name: str, module: nn.Module, skipped: bool, wanted: Collection[int]) -> list[Layer]:
     """The layers of a module's own parameters."""
-    own = {n: p for n, p in module._parameters.items() if p is not None and p.requires_grad}
+    own = {n: p for n, p in parameters_of(module).items() if p.requires_grad}
     layers: list[Layer] = []
     make = _kind_of(module)
     attention = isinstance(module, nn.MultiheadAttention) and "in_proj_weight" in own

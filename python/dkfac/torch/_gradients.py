@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Union
 
@@ -10,6 +11,8 @@ import torch
 from .. import _structs as c
 from .._preconditioner import Preconditioner
 from ._layers import Layer
+from ._sharded import is_sharded, local
+from ._shards import Shards
 from ._tensors import DTYPES, point
 
 Rates = Union[float, Mapping[int, float], None]
@@ -17,6 +20,7 @@ WIDE = (torch.float64, torch.float32)
 
 
 def _values(grad: torch.Tensor) -> torch.Tensor:
+    grad = local(grad)
     values = grad._values() if grad.layout is torch.sparse_coo else grad
     return torch.view_as_real(values) if values.is_complex() else values
 
@@ -39,10 +43,12 @@ class _Part(NamedTuple):
 
 class Gradients:
     """Gradients of the layers with curvature: an array whose pointers are set in every step. `others`: a function of
-    the ids of their parameters; it returns the others whose gradients a step has to check."""
+    the ids of their parameters; it returns the others whose gradients a step has to check. `shards`: those of which
+    each rank has a part."""
 
-    def __init__(self, layers: Sequence[Layer], others: Callable[[set[int]], list[torch.nn.Parameter]]) -> None:
-        self.others = others
+    def __init__(self, layers: Sequence[Layer], others: Callable[[set[int]], list[torch.nn.Parameter]],
+                 shards: Shards | None = None) -> None:
+        self.others, self.shards = others, shards
         self.known = {id(p) for layer in layers for p in layer.parameters()}
         self.unseen: list[torch.Tensor] = []  # Gradients to which no pointer leads.
         self.array = (c.LayerGrad * len(layers))()
@@ -57,14 +63,15 @@ class Gradients:
                 parts.append(self._part(entry.bias, layer.bias_grad, layer, layer.bias))
             self.entries.append((layer, parts))
 
-    @staticmethod
-    def _part(struct: c.Tensor, find: Callable[[], torch.Tensor | None], layer: Layer,
+    def _part(self, struct: c.Tensor, find: Callable[[], torch.Tensor | None], layer: Layer,
               parameter: torch.Tensor) -> _Part:
         count, rows = parameter.numel(), layer.rows
         if rows is not None:
             count = count // parameter.shape[0] * (rows[1] - rows[0])
         size = ctypes.c_int64 * 1
         struct.shape, struct.strides, struct.ndim = size(count), size(1), 1  # Elements in the order of the weight.
+        if self.shards is not None and is_sharded(parameter):
+            find = functools.partial(self.shards.whole, layer, parameter)
         return _Part(struct, find, parameter, count)
 
     def pass_rates(self, preconditioner: Preconditioner, lr: Rates) -> float | None:
@@ -87,13 +94,16 @@ class Gradients:
     def collect(self, everywhere: bool) -> None:
         """Sets the pointers. `everywhere`: also gradients of layers that have no curvature yet."""
         self.release()
+        if self.shards is not None:
+            self.shards.gather()
         self.unseen = [p.grad for p in self.others(self.known) if p.grad is not None]
         for layer, parts in self.entries:
             used = (everywhere or layer.valid) and layer.left is None
             for struct, find, parameter, count in parts:
                 grad = find()
                 if not used and grad is not None:
-                    self.unseen.append(grad)
+                    own = parameter.grad if is_sharded(parameter) else grad
+                    self.unseen += [] if own is None else [own]
                     grad = None
                 if grad is None:  # A gradient of zeros; what becomes of it is dropped.
                     wide = parameter.dtype if parameter.dtype in WIDE else torch.float32
@@ -123,8 +133,12 @@ class Gradients:
         with torch.no_grad():
             for grad, copy in self.copies:
                 grad.copy_(copy)
+        if self.shards is not None:
+            self.shards.scatter()
 
     def release(self) -> None:
         self.kept.clear()
         self.copies.clear()
         self.unseen.clear()
+        if self.shards is not None:
+            self.shards.release()

@@ -12,6 +12,7 @@ from ._distributed import Comm
 from ._gradients import any_nonzero
 from ._passes import Use
 from ._setup import Setup
+from ._sharded import is_sharded
 
 if TYPE_CHECKING:
     from ._model import ModelPreconditioner
@@ -56,6 +57,9 @@ class Joining:
         if setup.comm.size != size:
             raise InvalidArgument(f"[Join] the communicator of the preconditioner has {setup.comm.size} ranks, and the "
                                   f"group {size}; attach with a communicator of the same ranks, e.g. Comm.torch(group)")
+        if any(map(is_sharded, setup.model.parameters())):
+            raise InvalidArgument("[Join] fully_shard() gathers weights in every pass, in which a rank without data "
+                                  "takes no part; give all ranks as many batches")
         if (setup.accumulation_steps or 1) > 1 or setup.grad_scaler is not None:
             raise InvalidArgument(_EVERY)
 

@@ -9,6 +9,7 @@ from torch import nn
 
 from .. import _structs as c
 from .._library import initialized, library
+from ._sharded import Place
 
 Rows = tuple[int, int]  # The first row of a matrix, and the one after the last.
 Moments = tuple[torch.Tensor, torch.Tensor]  # Mean and 1/deviation.
@@ -58,6 +59,7 @@ class Layer:
 
     def __init__(self, name: str, module: nn.Module, weight: nn.Parameter, bias: nn.Parameter | None) -> None:
         self.name, self.module, self.weight, self.bias = name, module, weight, bias
+        self.place, self.bias_place = Place(module, weight), Place(module, bias)
         self.reason: str | None = None
         # Why its gradient is left as it is from some step on; its factors stay in the library.
         self.left: str | None = None
@@ -81,6 +83,10 @@ class Layer:
 
     def parameters(self) -> list[nn.Parameter]:
         return [p for p in (self.weight, self.bias) if p is not None]
+
+    def zeros(self, *shape: int) -> torch.Tensor:
+        """Of the type of the weight."""
+        return torch.zeros(shape, dtype=self.weight.dtype, device=self.weight.device)
 
     def leave(self, reason: str) -> None:
         for layer in (self, *self.parts.values()):
@@ -174,7 +180,7 @@ class LinearLayer(Layer):
 
     def placeholder(self) -> Record:
         out, width = self.size()
-        return Record(self.weight.new_zeros(1, width), self.weight.new_zeros(1, out))
+        return Record(self.zeros(1, width), self.zeros(1, out))
 
 
 class TransposedLayer(LinearLayer):
@@ -257,7 +263,7 @@ class ConvLayer(Layer):
         m = self.module
 
         def zeros(channels: int, size: list[int]) -> torch.Tensor:
-            return self.weight.new_zeros((1, *size, channels) if self.nhwc else (1, channels, *size))
+            return self.zeros(*((1, *size, channels) if self.nhwc else (1, channels, *size)))
         return Record(zeros(m.in_channels, image), zeros(m.out_channels, out))
 
 
@@ -317,10 +323,10 @@ class NormLayer(Layer):
     def placeholder(self) -> Record:
         channels = self.weight.numel()
         if self.over_channels:
-            x = self.weight.new_zeros(1, 1, channels)
-            return Record(x, x, (self.weight.new_zeros(1), self.weight.new_ones(1)))
-        x = self.weight.new_zeros((1, 1, 1, channels) if self.nhwc else (1, channels, 1, 1))
-        return Record(x, x, (self.weight.new_zeros(channels), self.weight.new_ones(channels)))
+            x = self.zeros(1, 1, channels)
+            return Record(x, x, (self.zeros(1), self.zeros(1) + 1))
+        x = self.zeros(*((1, 1, 1, channels) if self.nhwc else (1, channels, 1, 1)))
+        return Record(x, x, (self.zeros(channels), self.zeros(channels) + 1))
 
     def placeholder_without_rows(self) -> Record:
         x, grad, moments = self.placeholder()
@@ -356,4 +362,4 @@ class EmbeddingLayer(Layer):
 
     def placeholder(self) -> Record:
         zero = torch.zeros(1, 1, dtype=torch.int32, device=self.weight.device)
-        return Record(zero, self.weight.new_zeros(1, 1, self.weight.shape[1]))
+        return Record(zero, self.zeros(1, 1, self.weight.shape[1]))

@@ -70,14 +70,3 @@ def no_batch(size: int, dim: int) -> str:
             "arguments of the model, which no result of it and no input of its layers has; pass batch_dim=a callable "
             "of the arguments that returns their number")
 
-
-def sharded(model: nn.Module) -> str | None:
-    """Why a model has no whole weights on a rank; None if it has."""
-    kinds = {kind.__name__ for module in model.modules() for kind in type(module).__mro__}
-    if kinds & {"FullyShardedDataParallel", "FSDPModule"}:
-        return "is sharded by FSDP, which keeps no whole weights or gradients; use DistributedDataParallel"
-    for name, parameter in model.named_parameters():
-        if hasattr(parameter, "device_mesh"):
-            return (f"has DTensors, e.g. '{name}', as tensor parallelism (parallelize_module) makes them: no rank has "
-                    "a whole weight or gradient; use DistributedDataParallel")
-    return None

@@ -13,7 +13,7 @@ from .. import _structs as c
 from .._comm import Comm
 from .._library import Error, InvalidArgument, NumericError, integer
 from .._preconditioner import Preconditioner, StepReport, curvature_options
-from . import _checks, _compiled, _copies, _messages, _savers, _state
+from . import _checks, _compiled, _copies, _messages, _savers, _sharded, _state
 from ._distributed import default_comm
 from ._find import find_layers
 from ._gradients import Rates, any_nonzero
@@ -53,8 +53,10 @@ class ModelPreconditioner(Joins, Settable):
         if accumulation_steps is not None:
             accumulation_steps = integer("attach", "accumulation_steps", accumulation_steps, least=1)
         patterns = _checks.patterns(skip_layers, model)
+        _sharded.reshard(model)
         device = _checks.device_of(model)
         comm = comm if comm is not None else default_comm()
+        _sharded.refuse_comm(model, comm.rank, comm.size)
         if device.type == "cuda":
             comm = comm.on_device(device_struct(device))
         setup = Setup(model, comm, device, accumulation_steps, loss_reduction, grad_scaler, batch_dim, scaling)
@@ -164,7 +166,7 @@ class ModelPreconditioner(Joins, Settable):
         if due:
             recorder.complete(registered)
         recorder.settings.apply_in_step(registered.library)
-        registered.comparison.check(layers)
+        registered.comparison.check([layer for layer in layers if not _sharded.is_sharded(layer.weight)])
         report = self._step_of_library(registered, lr, lacks is not None)
         if undo is not None and report.stop == self.comm.size:  # No rank had a backward pass.
             undo()

@@ -135,7 +135,7 @@ def take(one: Pass, function: str, layer: Layer, x: torch.Tensor, weight: torch.
     if function != layer.function:
         return f"its weight is also used by {function}()"
     used = layer
-    if weight is not layer.weight:
+    if weight is not layer.place.now():
         part = _part(one, layer, weight, first)
         if isinstance(part, str):
             return part
@@ -154,7 +154,8 @@ def take(one: Pass, function: str, layer: Layer, x: torch.Tensor, weight: torch.
 
 def _part(one: Pass, layer: Layer, weight: torch.Tensor, first: bool) -> Layer | str:
     """The layer of some rows of a weight: attention with different queries and keys uses them on their own."""
-    base, width = layer.weight, layer.weight.shape[-1]
+    base, width = layer.place.now(), layer.weight.shape[-1]
+    assert base is not None
     start = int(weight.storage_offset()) - int(base.storage_offset())
     if (type(layer) is not LinearLayer or weight.dim() != 2 or weight.shape[1] != width
             or not weight.is_contiguous() or start % width != 0):

@@ -12,6 +12,7 @@ from ._layers import Layer
 from ._passes import Passes
 from ._records import StepRecords
 from ._setup import Setup
+from ._sharded import local
 
 
 class LeftGradients:
@@ -34,7 +35,8 @@ class LeftGradients:
 
 
 def gradients_of(layers: Sequence[Layer]) -> list[torch.Tensor]:
-    return [p.grad for layer in layers for p in layer.parameters() if p.grad is not None]
+    """What this rank has of them."""
+    return [local(p.grad) for layer in layers for p in layer.parameters() if p.grad is not None]
 
 
 def lacking(setup: Setup, passes: Passes, curved: Sequence[Layer], records: StepRecords | None, left: LeftGradients,

@@ -15,7 +15,7 @@ from . import _capture, _checks, _compiled, _messages, _scalers, _state
 from ._batch import Candidate, choose, rows_of
 from ._consistency import UNRECORDED, Consistency
 from ._count import Count
-from ._gradients import WIDE, any_nonzero
+from ._gradients import WIDE
 from ._join import Joining
 from ._layers import Layer, Moments, NormLayer
 from ._passes import Pass, Passes, Use, take
@@ -160,7 +160,7 @@ class Recorder:
         self.stance.enter(due)
         self.consistency.begin(due, one.loss_scale)
         if due:
-            _capture.activate(self, self.layers.by_weight)
+            _capture.activate(self, self.layers.of)
 
     def leave(self, model: nn.Module, args: tuple[Any, ...], out: object) -> None:
         one = self.passes.current
@@ -206,7 +206,7 @@ class Recorder:
         if isinstance(use.layer, NormLayer):
             known = moments is not None and moments[0].dtype in WIDE
             use.moments = moments if known else use.layer.moments(x)
-        self.consistency.mark(out, x)
+        self.consistency.mark(layer, out, x)
         index = out.output_nr  # Hooks of the node run after those of `out`, by which users may change the gradient.
         node: Any = out.grad_fn
         node.register_prehook(lambda grads: self.arrived(use, grads[index]))
@@ -267,6 +267,8 @@ class Recorder:
         self.passes.backwards -= 1
         if self.passes.backwards == 0:
             self._send_held(done)
+            if self.registered is not None:
+                self.registered.records.pass_ends()
 
     def _send_held(self, done: bool) -> None:
         held, self._held = self._held, []
@@ -285,7 +287,7 @@ class Recorder:
             raise Error(_messages.further_pass(use.layer, 1, later))
         # On several ranks the gradients of one alone may be zeros before they are averaged.
         if group not in count.seen and registered.records.any() and (further or self.setup.comm.size == 1):
-            if not any_nonzero(registered.records.gradients()):
+            if registered.records.given_up():
                 self.drop()
                 self.uncaught.keep_since(self.passes.supersede() if later else one.number)
                 self.apply_settings()

@@ -9,9 +9,12 @@ from .. import _structs as c
 from .._library import Error, InvalidArgument
 from .._preconditioner import Preconditioner
 from . import _messages
+from ._distributed import summed
+from ._gradients import any_nonzero
 from ._layers import Layer, NormLayer, Record
 from ._passes import Use
 from ._setup import Setup
+from ._sharded import is_sharded
 from ._tensors import tensor_struct
 from ._uses import joined
 
@@ -33,6 +36,7 @@ class StepRecords:
     def __init__(self, setup: Setup, library: Preconditioner) -> None:
         self._setup, self._library = setup, library
         self._counts: dict[Layer, int] = {}
+        self._unreduced = False  # Their gradients are with the modules, by set_requires_gradient_sync(False).
         self.passes, self.uses = setup.accumulation_steps or 1, 1
 
     def expect(self, passes: int, uses: int) -> None:
@@ -112,7 +116,22 @@ class StepRecords:
     def leftover(self, full: bool) -> bool:
         """Whether a pass that begins now may be of another step than the records: that one is complete, or its
         gradients were dropped before all of its passes had run, e.g. at the end of an epoch."""
-        return self.any() and (full or all(grad is None for grad in self.gradients()))
+        return self.any() and (full or not (self._unreduced or any(grad is not None for grad in self.gradients())))
+
+    def pass_ends(self) -> None:
+        """A backward pass has ended."""
+        grads = self.gradients() if any(is_sharded(layer.weight) for layer in self._counts) else []
+        self._unreduced = bool(grads) and all(grad is None for grad in grads)
+
+    def given_up(self) -> bool:
+        """Whether their gradients were removed, or made zero; collective where ranks have parts of them."""
+        if self._unreduced:
+            return False
+        found = any_nonzero(self.gradients())
+        if any(is_sharded(layer.weight) for layer in self._counts):
+            all_ranks = summed(self._setup.comm, torch.tensor([float(found)]), self._setup.device)
+            found = found if all_ranks is None else bool(all_ranks > 0)
+        return not found
 
     def drop(self) -> None:
         """Drops them in the library; collective where there are any."""
@@ -122,4 +141,4 @@ class StepRecords:
 
     def clear(self) -> None:
         """The library has none any more."""
-        self._counts = {}
+        self._counts, self._unreduced = {}, False

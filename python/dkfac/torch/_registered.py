@@ -15,6 +15,7 @@ from ._gradients import Gradients
 from ._layers import Layer
 from ._records import StepRecords
 from ._setup import Setup
+from ._shards import shards_of
 
 
 def _rows(setup: Setup, layers: Sequence[Layer]) -> list[int]:
@@ -37,8 +38,9 @@ class Registered:
             spec = layer.make_spec() if layer.reason is None else Layer.make_spec(layer)
             spec.max_rows = count
             layer.id = library.add_layer(layer.name, spec)
-        self.gradients = Gradients([layer for layer in layers if layer.curved], unseen)
         library.prepare()
+        curved = [layer for layer in layers if layer.curved]
+        self.gradients = Gradients(curved, unseen, shards_of(setup, library, curved))
         notice = library.notice() if setup.comm.rank == 0 else ""
         if notice:
             warnings.warn(notice, stacklevel=2)

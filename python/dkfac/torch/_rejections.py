@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from .._preconditioner import StepReport
+from ._sharded import local
 
 REJECTED = 10  # Steps in a row, before they are told,
 WINDOW = 200   # and of so many steps,
@@ -60,8 +61,8 @@ def _advice(model: nn.Module) -> str:
     if broken is not None:
         return (f"'{broken}' of the model is not finite itself, so no later step can be: go back to a checkpoint, "
                 "with a lower rate, a larger damping, or kl_clip")
-    weights = [p.detach() for p in model.parameters() if p.numel()]
-    largest = max((float(w.abs().max()) for w in weights), default=0.0)
+    weights = [one for one in map(local, model.parameters()) if one.numel()]
+    largest = max((float(w.detach().abs().max()) for w in weights), default=0.0)
     return (f"all weights are finite, the largest {largest:.3g}: if that is too large, go back to a checkpoint, "
             "with a lower rate; otherwise look at the loss and the batches, or lower the loss scale")
 
@@ -70,6 +71,6 @@ def _not_finite(model: nn.Module) -> str | None:
     """The name of the first parameter or buffer that has a NaN or an infinity."""
     tensors: list[tuple[str, Any]] = [*model.named_parameters(), *model.named_buffers()]
     for name, tensor in tensors:
-        if tensor.is_floating_point() and not bool(torch.isfinite(tensor.detach()).all()):
+        if tensor.is_floating_point() and not bool(torch.isfinite(local(tensor).detach()).all()):
             return name
     return None

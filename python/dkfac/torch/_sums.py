@@ -15,7 +15,7 @@ def _convolution(layer: ConvLayer, x: torch.Tensor, grad: torch.Tensor) -> torch
     apply = torch.conv1d if layer.one else torch.conv2d
     padding = m.padding if m.padding_mode == "zeros" else 0  # Otherwise the input is padded before.
     with torch.enable_grad():
-        weight = layer.weight.detach().to(x.dtype).requires_grad_()
+        weight = x.new_zeros(layer.weight.shape).requires_grad_()  # Of which the gradient does not depend on values.
         out = apply(x, weight, None, m.stride, padding, m.dilation, m.groups)
         return torch.autograd.grad(out, weight, grad)[0]
 
@@ -53,7 +53,7 @@ def of_record(layer: Layer, x: torch.Tensor, grad: torch.Tensor,
         elif isinstance(layer, ConvLayer):
             out, channels = layer.weight.shape[0], -2 if layer.one else -3
             value = _convolution(layer, x, exact)
-            terms = size * float(x.norm()) * math.sqrt(layer.weight[0, 0].numel())
+            terms = size * float(x.norm()) * math.sqrt(math.prod(layer.weight.shape[2:]))
         else:
             assert isinstance(layer, NormLayer) and moments is not None
             out = layer.weight.numel()

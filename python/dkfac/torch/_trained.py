@@ -3,10 +3,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 
+import torch
 from torch import nn
 
 from .._library import Error, InvalidArgument
-from . import _capture, _checks
+from . import _capture, _checks, _sharded
 from ._layers import Layer
 
 Owned = Callable[[], dict[int, nn.Parameter]]
@@ -15,9 +16,18 @@ Owned = Callable[[], dict[int, nn.Parameter]]
 def _named(model: nn.Module) -> Iterator[tuple[str, dict[str, nn.Parameter]]]:
     """(module's name, its parameters by name) of the modules that have some of their own."""
     for name, module in model.named_modules():
-        own = {n: p for n, p in module._parameters.items() if p is not None}
+        own = _sharded.parameters_of(module)
         if own:
             yield name, own
+
+
+def _parameters(model: nn.Module) -> dict[nn.Parameter, str]:
+    """Those of a model with their names, each once."""
+    found: dict[nn.Parameter, str] = {}
+    for name, own in _named(model):
+        for n, p in own.items():
+            found.setdefault(p, f"{name}.{n}" if name else n)
+    return found
 
 
 class ModelLayers:
@@ -30,6 +40,8 @@ class ModelLayers:
         self.all: list[Layer] = []
         self.watched: list[Layer] = []  # Those whose uses are caught; parts of them are not listed.
         self.by_weight: dict[int, Layer] = {}
+        self.sharded: list[Layer] = []  # Of those that are watched, by fully_shard().
+        self._gathered: set[nn.Module] = set()  # Those of fully_shard().
         self._known: dict[int, nn.Parameter] = {}  # That were trained when the layers were found.
 
     def _owns(self) -> dict[int, nn.Parameter] | None:
@@ -38,8 +50,11 @@ class ModelLayers:
     def find(self, tracker: object) -> None:
         """Finds the layers of the parameters that are trained now, for a tracker that has them alone."""
         owned, layers = self._owns(), self._find_layers()
+        self._gathered = gathered = _sharded.managed(self._model)
         for layer in layers:
             layer.second = self._second
+            if layer.reason is None:
+                layer.reason = _sharded.reason(layer.parameters(), layer.module in gathered)
             if owned is not None and layer.reason is None and not owned.keys() >= set(map(id, layer.parameters())):
                 layer.reason = "the optimizer does not have all of its parameters"
         watched = [layer for layer in layers if layer.reason is None]
@@ -49,17 +64,28 @@ class ModelLayers:
                                   "first")
         self.all, self.watched = layers, watched
         self.by_weight = {id(layer.weight): layer for layer in watched}
+        self.sharded = [layer for layer in watched if _sharded.is_sharded(layer.weight)]
         self._known = {id(p): p for _, p in self.trained()}
+
+    def of(self, weight: torch.Tensor) -> Layer | None:
+        """The watched layer of a weight that a function of torch uses, or of the one that this is a view of."""
+        found = self.by_weight.get(id(weight)) or self.by_weight.get(id(weight._base))
+        if found is None:
+            for layer in self.sharded:
+                whole = layer.place.now()
+                if whole is weight or (whole is not None and whole is weight._base):
+                    return layer
+        return found
 
     def trained(self) -> list[tuple[str, nn.Parameter]]:
         """Parameters that are trained now, with their names."""
         owned = self._owns()
-        return [(name, p) for name, p in self._model.named_parameters()
+        return [(name, p) for p, name in _parameters(self._model).items()
                 if p.requires_grad and (owned is None or id(p) in owned)]
 
     def frozen(self) -> int:
         """The number of frozen parameters."""
-        return sum(p.numel() for p in self._model.parameters() if not p.requires_grad)
+        return sum(p.numel() for p in _parameters(self._model) if not p.requires_grad)
 
     def settle(self) -> None:
         """Fixes the layers as the first pass has used them: parts of a weight in its place."""
@@ -83,7 +109,9 @@ class ModelLayers:
     def newly_trained(self) -> list[str]:
         """Names of modules with parameters that are trained now and were not when the layers were found, or were frozen
         since, in a step with statistics."""
-        late = [p for p in self._model.parameters() if p.requires_grad and id(p) not in self._known]
+        late = [p for p in _parameters(self._model) if p.requires_grad and id(p) not in self._known]
+        if late and _sharded.managed(self._model) != self._gathered:
+            raise Error(f"[dkfac] {_sharded.LATE}")
         owned = self._owns() if late else None
         found = {id(p) for p in late if owned is None or id(p) in owned}
         for layer in self.curved():
@@ -108,7 +136,7 @@ class ModelLayers:
     def unseen(self, known: Collection[int]) -> list[nn.Parameter]:
         """Parameters whose gradients have to be finite for a step, but for those with these ids."""
         owned = self._owns()
-        return [p for p in (self._model.parameters() if owned is None else owned.values()) if id(p) not in known]
+        return [p for p in (_parameters(self._model) if owned is None else owned.values()) if id(p) not in known]
 
     def without_layer(self) -> dict[str, str]:
         """{name: reason} of parameters of the model that are part of no layer, since they were not trained when the

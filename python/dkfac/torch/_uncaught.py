@@ -10,6 +10,7 @@ from torch.utils.hooks import RemovableHandle
 from . import _capture
 from ._layers import Layer
 from ._passes import Passes
+from ._sharded import is_sharded
 
 
 class Uncaught:
@@ -38,7 +39,10 @@ class Uncaught:
 
     def missed(self, layer: Layer) -> bool:
         """Whether the weight has got a gradient, though no use of it was caught so far."""
-        return id(layer.weight) in self._missed and id(layer.weight) in self._hooks
+        key = id(layer.weight)
+        if is_sharded(layer.weight):  # fully_shard() sets its gradient without hooks.
+            return key in self._hooks and layer.weight.grad is not None and layer.module.training
+        return key in self._missed and key in self._hooks
 
     def keep_since(self, number: int) -> None:
         """Passes before this one were given up."""

@@ -54,8 +54,8 @@ void add_triangles(const Statistic& s, const KroneckerBlock& block, const Factor
   const Shape shape = one ? Shape{plan.dim, plan.dim} : Shape{plan.groups, plan.dim, plan.dim};
   const TensorView squares = scratch.take(shape, dtype);
   if (plan.has_blocks())
-    (s.plan.kind == StatisticKind::a ? compute_a_blocks : compute_g_blocks)(to.on, block.spec, plan,
-                                                                            record, squares);
+    (s.plan.kind == StatisticKind::a ? compute_a_blocks : compute_g_blocks)(
+        to.on, block.spec, {plan.groups, plan.dim, plan.whole}, record, squares);
   else
     block.compute(to.on, s.plan.kind, record, 0, squares);
   const TensorView packed = s.records == 0 ? to.sum : scratch.take(to.sum.shape(), dtype);

@@ -7,7 +7,6 @@
 #include "dkfac/kfac/statistics.h"
 
 #include "core/shared/checks.h"
-#include "kfac/inverse/factor_plan.h"
 
 /// The data that a factor sums over, in one representation for all layers: patches of images. A
 /// linear layer's input is an image of P x 1 pixels under a 1x1 kernel, and so is an output
@@ -38,11 +37,15 @@ enum class OverPositions : std::uint8_t { sum, mean };
 [[nodiscard]] FactorData one_per_sample(Context& ctx, Scratch& scratch, const FactorData& data,
                                         OverPositions how, DType compute);
 
-/// compute_a() or compute_g() of the diagonal blocks of a factor: lower triangles of
-/// out[blocks,b,b], plan.has_blocks().
-void compute_a_blocks(Context& ctx, const LayerSpec& spec, const FactorPlan& plan,
+/// Diagonal blocks of a factor that is `whole` wide: `count` of them, `width` wide each, but for the
+/// last one, which has what is left.
+struct DiagonalBlocks {
+  std::int64_t count, width, whole;
+};
+/// compute_a() or compute_g() of such blocks: lower triangles of out[count,width,width].
+void compute_a_blocks(Context& ctx, const LayerSpec& spec, const DiagonalBlocks& blocks,
                       const FactorRecord& record, TensorView out);
-void compute_g_blocks(Context& ctx, const LayerSpec& spec, const FactorPlan& plan,
+void compute_g_blocks(Context& ctx, const LayerSpec& spec, const DiagonalBlocks& blocks,
                       const FactorRecord& record, TensorView out);
 
 void check_statistic(const Caller& caller, const LayerSpec& spec, double global_batch,

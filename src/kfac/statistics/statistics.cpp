@@ -154,15 +154,15 @@ FactorData as_images(Context& ctx, Scratch& scratch, FactorData data) {
 }
 
 /// Blocks are groups of channels, but for the last one: channels that are left, and the bias.
-void compute_blocks(Context& ctx, const FactorPlan& plan, const BatchStatistic& sum,
+void compute_blocks(Context& ctx, const DiagonalBlocks& blocks, const BatchStatistic& sum,
                     const FactorRecord& r, TensorView out) {
   Scratch scratch(ctx);
   const FactorData data = as_images(ctx, scratch, sum.data);
-  const std::int64_t channels = data.patches.c, each = plan.dim / data.patches.window.taps();
-  const std::int64_t full = channels / each, rest = channels % each, last = plan.groups - 1;
-  const std::int64_t width = plan.whole - last * plan.dim;
+  const std::int64_t channels = data.patches.c, each = blocks.width / data.patches.window.taps();
+  const std::int64_t full = channels / each, rest = channels % each, last = blocks.count - 1;
+  const std::int64_t width = blocks.whole - last * blocks.width;
   const TensorView end = out.slice(0, last, 1).slice(1, 0, width).slice(2, 0, width);
-  if (width < plan.dim) ops::fill(ctx, out.slice(0, last, 1), 0);
+  if (width < blocks.width) ops::fill(ctx, out.slice(0, last, 1), 0);
   const OperandPanels panels(ctx, data.x, out.dtype(), r.operand, r.stats);
   const double scaled = sum.alpha / (panels.scale() * panels.scale());
   std::optional<UnscaledBiasRow> row;
@@ -241,21 +241,21 @@ void compute_g(Context& ctx, const LayerSpec& spec, const FactorRecord& r, doubl
   add_products(ctx, sum.data, sum.alpha, r.operand, r.stats, beta, g);
 }
 
-void compute_a_blocks(Context& ctx, const LayerSpec& spec, const FactorPlan& plan,
+void compute_a_blocks(Context& ctx, const LayerSpec& spec, const DiagonalBlocks& blocks,
                       const FactorRecord& r, TensorView out) {
   check_statistic(kComputeA, spec, r.global_batch, r.operand);
   Scratch scratch(ctx);
   const FactorData data = a_data(kComputeA, spec, r.data);
-  compute_blocks(ctx, plan, a_statistic(ctx, scratch, data, r, out.dtype()), r, out);
+  compute_blocks(ctx, blocks, a_statistic(ctx, scratch, data, r, out.dtype()), r, out);
 }
 
-void compute_g_blocks(Context& ctx, const LayerSpec& spec, const FactorPlan& plan,
+void compute_g_blocks(Context& ctx, const LayerSpec& spec, const DiagonalBlocks& blocks,
                       const FactorRecord& r, TensorView out) {
   check_statistic(kComputeG, spec, r.global_batch, r.operand);
   check_scale(kComputeG, r.sample_scale);
   Scratch scratch(ctx);
   const FactorData data = g_data(kComputeG, spec, r.data);
-  compute_blocks(ctx, plan, g_statistic(ctx, scratch, data, r, out.dtype()), r, out);
+  compute_blocks(ctx, blocks, g_statistic(ctx, scratch, data, r, out.dtype()), r, out);
 }
 
 std::int64_t a_rows(Context& ctx, const LayerSpec& spec, const FactorRecord& r, TensorView x) {

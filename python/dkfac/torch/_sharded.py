@@ -1,0 +1,111 @@
+"""Parameters that are DTensors: those of torch.distributed.fsdp.fully_shard(), of which each rank has some rows, and
+whose modules have the whole ones in their passes; and those of tensor parallelism."""
+from __future__ import annotations
+
+import weakref
+from collections.abc import Collection
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from .._library import InvalidArgument
+
+LATE = ("fully_shard(), or tensor parallelism, has replaced the parameters of the model since attach(): shard first, "
+        "then make the optimizer, then attach")
+# The sharded parameters of modules, whose places whole ones take for a time: {module: {name: parameter}}.
+_kept: weakref.WeakKeyDictionary[nn.Module, dict[str, nn.Parameter]] = weakref.WeakKeyDictionary()
+
+
+def is_sharded(tensor: object) -> bool:
+    return hasattr(tensor, "device_mesh")
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """What this rank has of a tensor, without a copy."""
+    if not is_sharded(tensor):
+        return tensor
+    sharded: Any = tensor
+    with torch.no_grad():
+        return sharded.to_local()
+
+
+def _is_root(module: nn.Module) -> bool:
+    """Whether fully_shard() was given the module."""
+    return any(kind.__name__ == "FSDPModule" for kind in type(module).__mro__)
+
+
+def class_name(module: nn.Module) -> str:
+    """Without the prefix that fully_shard() gives."""
+    return type(module).__name__[4 * _is_root(module):]
+
+
+def reshard(model: nn.Module) -> None:
+    """Takes back the whole parameters that a pass without a backward pass has left."""
+    for module in model.modules():
+        if _is_root(module):
+            shard: Any = module
+            shard.reshard()
+
+
+def managed(model: nn.Module) -> set[nn.Module]:
+    """The modules whose parameters fully_shard() gathers."""
+    return {module for root in model.modules() if _is_root(root) for module in root.modules()}
+
+
+def parameters_of(module: nn.Module) -> dict[str, nn.Parameter]:
+    """The own parameters of a module by name, those that are sharded as such also within its pass."""
+    own = {name: p for name, p in module._parameters.items() if p is not None}
+    if any(map(is_sharded, own.values())):
+        _kept.setdefault(module, {}).update((name, p) for name, p in own.items() if is_sharded(p))
+    return {**own, **_kept.get(module, {})} if module in _kept else own
+
+
+def reason(parameters: Collection[nn.Parameter], by_fsdp: bool) -> str | None:
+    """Why a layer with these parameters has no curvature; None if it may have."""
+    for p in parameters:
+        if not is_sharded(p):
+            continue
+        sharded: Any = p
+        kinds = [(type(one).__name__, getattr(one, "dim", 0)) for one in sharded.placements]
+        if by_fsdp and kinds in ([("Shard", 0)], [("Replicate", 0), ("Shard", 0)]):
+            continue
+        if by_fsdp and len(kinds) == 1:
+            return f"fully_shard() shards its dimension {kinds[0][1]}; only shards of dimension 0 are gathered"
+        return "tensor parallelism shards its weight, or keeps it as a DTensor: no rank computes the whole layer"
+    return None
+
+
+def refusal(model: nn.Module) -> str | None:
+    """Why a model with such parameters cannot be trained; None if it can."""
+    if any(kind.__name__ == "FullyShardedDataParallel" for m in model.modules() for kind in type(m).__mro__):
+        return ("is sharded by FullyShardedDataParallel (FSDP1), which keeps no whole weights or gradients; shard it "
+                "by torch.distributed.fsdp.fully_shard() (FSDP2), or use DistributedDataParallel")
+    for name, p in model.named_parameters():
+        if is_sharded(p) and p.device_mesh.device_type != p.device.type:  # type: ignore[attr-defined]
+            return (f"has parameters that are off-loaded to the {p.device.type}, e.g. '{name}', by an offload_policy: "
+                    "leave it out, since gradients are preconditioned where they are computed")
+    return None
+
+
+def refuse_comm(model: nn.Module, rank: int, size: int) -> None:
+    """A communicator of other ranks than torch.distributed has, by whose collectives gradients are gathered."""
+    if any(map(is_sharded, model.parameters())) and (rank, size) != (dist.get_rank(), dist.get_world_size()):
+        raise InvalidArgument(f"[attach] the model is sharded over ranks of torch.distributed, which has "
+                              f"{dist.get_world_size()}, and the communicator has {size}: leave comm out")
+
+
+class Place:
+    """Where a module has a parameter of a layer: itself, or the whole one during a pass."""
+
+    __slots__ = ("_module", "_name", "_parameter")
+
+    def __init__(self, module: nn.Module, parameter: nn.Parameter | None) -> None:
+        self._module, self._parameter = module, parameter
+        self._name: str | None = None
+        if parameter is not None and is_sharded(parameter):
+            self._name = next(name for name, p in parameters_of(module).items() if p is parameter)
+
+    def now(self) -> torch.Tensor | None:
+        return self._parameter if self._name is None else self._module._parameters.get(self._name)

@@ -1,0 +1,114 @@
+"""What sharded_program.py trains beside its cases."""
+import torch
+import torch.nn.functional as F
+from sharded_models import Transformer, weights
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.tensor import Shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+import dkfac.torch as dkfac
+
+
+def of_four(rank):
+    (one, reasons), (other, _) = tensor_parallel(rank, True), tensor_parallel(rank, False)
+    return {"tensor parallelism": {"with": one, "without": other, "reasons": reasons}}
+
+
+def tensor_parallel(rank, used):
+    """Two groups of two ranks, which have the same samples; without it, its layers are left to the optimizer."""
+    torch.manual_seed(0)
+    model = Transformer().double()
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
+    if used:
+        for block in model.blocks:
+            parallelize_module(block, mesh["tensor"], {"up": ColwiseParallel(), "down": RowwiseParallel()})
+    for part in (*model.blocks, model):
+        fully_shard(part, mesh=mesh["data"])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    kfac = dkfac.attach(model, optimizer, damping=0.01, skip_layers=() if used else [r"\.(up|down)$"])
+    draw = torch.Generator().manual_seed(1)
+    for _ in range(3):
+        x = torch.randint(17, (8, 6), generator=draw)[4 * (rank // 2):4 * (rank // 2) + 4]
+        optimizer.zero_grad()
+        F.cross_entropy(model(x).flatten(0, 1), x.flatten()).backward()
+        optimizer.step()
+    kfac.detach()
+    return weights(model), kfac.reasons()
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.twice, self.direct = nn.Linear(4, 6), nn.Linear(6, 6), nn.Linear(6, 3)
+
+    def forward(self, x, extra=False):
+        """`extra`: with uses that are not recorded."""
+        h = torch.tanh(self.first(x))
+        if not extra:
+            return self.direct(self.twice(h))
+        h = self.twice(h) + torch.einsum("ni,oi->no", h, self.twice.weight)
+        return h @ self.direct.weight.t() + self.direct.bias
+
+
+def made(**options):
+    torch.manual_seed(0)
+    model = Net().double()
+    fully_shard(model, **options)
+    return model, torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def train(model, optimizer, rank, steps, extra=False):
+    for step in steps:
+        torch.manual_seed(10 * step + rank)
+        optimizer.zero_grad()
+        model(torch.randn(5, 4).double(), extra).square().mean().backward()
+        optimizer.step()
+    return weights(model)
+
+
+def error(function):
+    try:
+        return function()
+    except dkfac.Error as found:
+        return str(found)
+
+
+def of_two(rank):
+    model, optimizer = made()
+    kfac = dkfac.attach(model, optimizer)
+    train(model, optimizer, rank, range(2), extra=True)
+    return {"unrecorded": kfac.reasons(), "state": resumed(rank), "refused": refused()}
+
+
+def resumed(rank):
+    model, optimizer = made()
+    kfac = dkfac.attach(model, optimizer)
+    train(model, optimizer, rank, range(2))
+    saved, state = [p.detach().clone() for p in model.parameters()], kfac.state_dict()
+    found = {"expected": train(model, optimizer, rank, range(2, 5)),
+             "of others": error(lambda: kfac.load_state_dict({**state, "ranks": 4}))}
+    for how in ("loaded", "fresh"):
+        model, optimizer = made()
+        kfac = dkfac.attach(model, optimizer)
+        if how == "loaded":
+            kfac.load_state_dict(state)
+        with torch.no_grad():
+            for p, before in zip(model.parameters(), saved):
+                p.copy_(before)
+        found[how] = train(model, optimizer, rank, range(2, 5))
+    return found
+
+
+def refused():
+    old = FullyShardedDataParallel(nn.Linear(4, 4), device_id=torch.device("cpu"))
+    columns, optimizer = made(shard_placement_fn=lambda p: Shard(1) if p.dim() > 1 and p.shape[0] == 6 else None)
+    late = Net().double()
+    kfac = dkfac.KFACPreconditioner(late)
+    fully_shard(late)
+    return {"comm": error(lambda: dkfac.attach(*made(), comm=dkfac.Comm.single())),
+            "old": error(lambda: dkfac.attach(old, torch.optim.SGD(old.parameters(), lr=0.1))),
+            "join": error(lambda: dkfac.attach(*made()).join_hook()),
+            "columns": dkfac.attach(columns, optimizer).reasons(),
+            "late": error(lambda: late(torch.ones(2, 4).double())), "kept": repr(kfac)}

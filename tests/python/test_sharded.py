@@ -1,0 +1,160 @@
+"""A model that is sharded by fully_shard() trains as under DistributedDataParallel: to the same bits on two ranks."""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+import torch
+from support import EPS
+from torch import nn
+
+from dkfac.torch import _sharded
+
+pytest.importorskip("torch.distributed.tensor")
+try:
+    from torch.distributed.fsdp import fully_shard  # noqa: F401
+except ImportError:
+    pytest.skip("this version of torch has no fully_shard()", allow_module_level=True)
+
+PROGRAM = pathlib.Path(__file__).with_name("sharded_program.py")
+
+# The sum of two numbers does not depend on their order, and its half is exact.
+EQUAL = {"transformer": {"messages": True}, "transformer, f64": {"f64": True, "optimizer": "adamw"},
+         "residual": {"model": "resnet", "optimizer": "adamw"}, "residual, f64": {"model": "resnet", "f64": True},
+         "rows of a weight": {"model": "cross"},
+         "all ranks work": {"model": "cross", "options": {"grad_worker_fraction": 1.0}},
+         "inverses every other step": {"options": {"statistics_interval": 2, "inverse_interval": 4}},
+         "small messages": {"options": {"bucket_bytes": 1}}, "clipped by the KL clip": {"options": {"kl_clip": 1e-3}},
+         "whole between the passes": {"reshard": False}, "evaluated before every step": {"eval": True},
+         "two passes, counted": {"passes": 2},
+         "two passes": {"passes": 2, "options": {"accumulation_steps": 2}}, "a NaN on one rank": {"nan": 2}}
+NEAR = {"clipped": {"clip": 0.1, "f64": True}}
+MIXED = {"bf16": {"bf16": True}}
+# Heads of 5 rows, and tables of 6, on 4 ranks: shards of 2, 2, 1 and 0 rows, and of 2, 2, 2 and 0.
+FOUR = {"transformer": {"f64": True, "messages": True}, "residual": {"model": "resnet", "f64": True},
+        "replicas": {"f64": True, "mesh": [2, 2]},
+        "replicas, half of the ranks work": {"f64": True, "mesh": [2, 2], "options": {"grad_worker_fraction": 0.5}}}
+
+
+def train(folder, size, cases, timeout=240):
+    """{case: results} of every rank."""
+    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(p for p in sys.path if p), OMP_NUM_THREADS="1")
+    out = folder / f"out{size}"
+    ranks = [subprocess.Popen([sys.executable, str(PROGRAM), str(rank), str(size), str(folder / f"store{size}"),
+                               str(out), json.dumps(cases)], env=environment, stderr=subprocess.PIPE, text=True)
+             for rank in range(size)]
+    try:
+        errors = [rank.communicate(timeout=timeout)[1] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    assert all(rank.returncode == 0 for rank in ranks), "\n".join(errors)
+    return [torch.load(f"{out}.{rank}") for rank in range(size)]
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    return train(tmp_path_factory.mktemp("two"), 2, {**EQUAL, **NEAR, **MIXED})
+
+
+@pytest.fixture(scope="module")
+def four(tmp_path_factory):
+    return train(tmp_path_factory.mktemp("four"), 4, FOUR)
+
+
+def apart(found, one, other, when=""):
+    """The distance of two trainings, relative to the way of the second."""
+    way = (found[f"{other}{when}"] - found[f"{other} start"]).norm()
+    return float((found[f"{one}{when}"] - found[f"{other}{when}"]).norm() / way)
+
+
+@pytest.mark.parametrize("name", EQUAL)
+def test_two_ranks_have_the_same_bits(two, name):
+    for found in (rank[name] for rank in two):
+        assert torch.equal(found["fsdp"], found["ddp"])
+        assert found["fsdp curved"] == found["ddp curved"] and not found["fsdp reasons"]
+
+
+def test_the_cases_differ(two):
+    """Control: a direction that is not gathered, or not that of the step, has other bits."""
+    plain = two[0]["transformer"]["ddp"]
+    for name in ("inverses every other step", "clipped by the KL clip", "two passes, counted", "a NaN on one rank"):
+        assert float((two[0][name]["fsdp"] - plain).norm()) > 1e-4 * float(plain.norm())
+
+
+def test_gradients_are_clipped_before_the_step(two):
+    """The norm over shards is rounded in another order than that of whole gradients: a relative error of some
+    n eps in all gradients, n of 4,000 parameters; 100 over five steps of a network."""
+    assert 0 < apart(two[0]["clipped"], "fsdp", "ddp") <= 100 * 4000 * EPS
+
+
+def test_weights_of_16_bits_in_the_passes(two):
+    """Their products have errors of 2^-9, which a direction may multiply; the weights themselves stay f32."""
+    assert 1e-4 < apart(two[0]["bf16"], "fsdp", "ddp") < 0.05
+    assert torch.equal(two[0]["bf16"]["fsdp"], two[1]["bf16"]["fsdp"])
+
+
+@pytest.mark.parametrize("name", FOUR)
+def test_four_ranks_differ_by_rounding_alone(four, name):
+    """As two trainings under DistributedDataParallel do that sum in another order, the control."""
+    for found in (rank[name] for rank in four):
+        assert torch.equal(found["fsdp"], four[0][name]["fsdp"]) and not found["fsdp reasons"]
+        assert apart(found, "fsdp", "ddp", " first") <= 1e-12
+        assert apart(found, "fsdp", "ddp") <= 10 * max(apart(found, "control", "ddp"), 4 * EPS)
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_messages_are_the_shards_of_others(two, four, size):
+    """Every rank sends a gradient's rows to its owner, and the owner the direction's rows to every other rank; a rank
+    holds gradients of its own layers, the largest other one, and a message in both directions."""
+    found = [rank["transformer"]["messages"] for rank in (two if size == 2 else four)]
+    width = 4 if size == 2 else 8
+    assert sum(one["sent"] for one in found) == width * found[0]["moved"]
+    for one in found:
+        assert one["most"] <= width * (one["held"] + 2 * one["all"])  # One bucket has them all here.
+    small = [rank["small messages"] for rank in two]
+    assert [one["fsdp bytes"] for one in small] == [rank["transformer"]["fsdp bytes"] for rank in two]
+
+
+def test_layers_of_tensor_parallelism_are_left_alone(four):
+    """The others train as without it."""
+    for found in (rank["tensor parallelism"] for rank in four):
+        assert sorted(found["reasons"]) == ["blocks.0.down", "blocks.0.up", "blocks.1.down", "blocks.1.up"]
+        assert all(text.startswith("tensor parallelism shards its weight") for text in found["reasons"].values())
+        assert float((found["with"] - found["without"]).norm()) <= 1e-12 * float(found["without"].norm())
+
+
+def test_uses_that_are_not_recorded_are_found(two):
+    """By the graph, and told by the gradients of the whole weights of a pass."""
+    assert two[0]["unrecorded"] == {"twice": "its weight has a use that is not recorded (Bmm)",
+                                    "direct": "its weight has a use that is not recorded"}
+
+
+def test_a_state_resumes_on_as_many_ranks(two):
+    for found in (rank["state"] for rank in two):
+        assert torch.equal(found["loaded"], found["expected"])
+        assert not torch.equal(found["fresh"], found["expected"])
+        assert "of rank 0 of 4, this is rank" in found["of others"] or "of rank 1 of 4, this is rank" in found["of others"]
+
+
+def test_what_is_refused(two):
+    for said in (rank["refused"] for rank in two):
+        assert "and the communicator has 1: leave comm out" in said["comm"]
+        assert "(FSDP1)" in said["old"] and "fully_shard() (FSDP2)" in said["old"]
+        assert "[Join] fully_shard() gathers weights in every pass" in said["join"]
+        assert said["columns"].keys() == {"first", "twice"}
+        assert said["columns"]["first"].startswith("fully_shard() shards its dimension 1; only shards of dimension 0")
+        assert said["late"].startswith("[dkfac] fully_shard(), or tensor parallelism, has replaced the parameters")
+
+
+def test_offloaded_parameters_are_refused():
+    """Their shards are on the host, and the mesh is of the device that computes."""
+    class Offloaded(nn.Parameter):
+        device_mesh = type("Mesh", (), {"device_type": "cuda"})()
+    model = nn.Linear(2, 2)
+    assert _sharded.refusal(model) is None
+    model._parameters["weight"] = Offloaded(torch.zeros(2, 2))
+    said = _sharded.refusal(model)
+    assert "off-loaded to the cpu, e.g. 'weight'" in said and "leave it out" in said
