@@ -171,7 +171,8 @@ type = "sgd"
             with self.subTest(ranks=ranks):
                 out = f"ranks{ranks}"
                 done = self.train(out, "--ranks", ranks, "--set", "optimizer.damping=1e-30",
-                                  "--set", "optimizer.max_failed_refreshes=0")
+                                  "--set", "optimizer.max_failed_refreshes=0",
+                                  "--set", "optimizer.block_width=-1")
                 line = self.expect_error(done, 80, "damping 1e-30")[0]
                 said = re.search(r"factor [AG] of layer '\w+', owned by rank (\d),.* saved as (\S+)",
                                  line)

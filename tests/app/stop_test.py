@@ -190,7 +190,7 @@ class OneProcess(Folder):
                 ("a", ["data.synthetic_train=16777216", "data.synthetic_size=4096"],
                  ["data.synthetic_train = 16777216", "data.synthetic_size = 4096", "TiB", "lower"]),
                 ("b", ["model.name=resnet50", "model.width=65536", "data.synthetic_size=32"],
-                 ["model.name", "width 65536", "PiB", "lower"])):
+                 ["model.name", "width 65536", "TiB", "lower"])):
             process = self.start(self.config, "--out", out, *(
                 word for key in words for word in ("--set", key)))
             self.expect_error(self.end(process), 64, *keys)

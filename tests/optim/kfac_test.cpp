@@ -84,8 +84,10 @@ Weights by_optimizer(const optim::KfacOptions& options, int steps, Changing chan
     const std::vector<double> x = samples(step, kIn, 0), dy = samples(step, kOut, 2);
     const int parts = changing.parts_at(step);
     const kfac::CurvatureOptions& c = options.curvature;
-    optimizer->set_curvature(
-        {c.damping, c.refresh.statistics_interval, c.refresh.inverse_interval, parts});
+    optimizer->set_curvature({.damping = c.damping,
+                              .statistics_interval = c.refresh.statistics_interval,
+                              .inverse_interval = c.refresh.inverse_interval,
+                              .micro_batches = parts});
     for (int part = 0; part < parts && optimizer->wants_statistics(); ++part) {
       const std::int64_t n = kBatch / parts;
       optimizer->record_input(fc, view_of(x.data() + part * n * kIn, {n, kIn}), Stream::cpu(), {});
@@ -319,7 +321,7 @@ TEST(Kfac, RefusesOptionsOutOfRange) {
   EXPECT_THROW(make({.curvature = natural_gradient({}), .momentum_rule = MomentumRule::paper}),
                InvalidArgument);
   optim::KfacOptions bad{.curvature = natural_gradient()};
-  bad.curvature.damping = 0;
+  bad.curvature.damping = -1;
   EXPECT_THROW(make(bad), InvalidArgument);
 }
 

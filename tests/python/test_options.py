@@ -40,7 +40,7 @@ def test_defaults_are_those_of_the_library():
             assert (found or None if default is None else found) == default, name
     for function in (dkfac.attach, dkfac.KFAC):
         parameters = inspect.signature(function).parameters
-        assert all(parameters[name].default == getattr(values, name) for name in SETTINGS)
+        assert all((parameters[name].default or 0) == getattr(values, name) for name in SETTINGS)
 
 
 def test_enumerations_have_the_names_of_the_library():

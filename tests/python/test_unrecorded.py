@@ -119,7 +119,8 @@ class Positions(nn.Module):
 
 
 @pytest.mark.parametrize("read", [lambda w, n: w[:n], lambda w, n: w.narrow(0, 1, n), lambda w, n: w[torch.arange(n)],
-                                  lambda w, n: w.unsqueeze(0)[:, :n].expand(2, -1, -1)], ids=str)
+                                  lambda w, n: w.unsqueeze(0)[:, :n].expand(2, -1, -1)],
+                         ids=["slice", "narrow", "rows", "expand"])
 def test_embeddings_whose_rows_are_read_directly_keep_their_gradient(read):
     model, x = Positions(read), torch.arange(12).reshape(2, 6) % 7
     optimizer, kfac = attached(model)

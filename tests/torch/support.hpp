@@ -27,6 +27,7 @@ inline libtorch::Options options() {
   libtorch::Options o;
   o.step_length = DKFAC_LENGTH_NONE;
   o.early_refreshes = 0;
+  o.statistics_interval = o.inverse_interval = 1;
   o.damping = kLambda;
   o.inverse_method = DKFAC_EIGEN;
   return o;

@@ -71,10 +71,13 @@ class Contestant {
                .ctx = Context(Device::cpu(), context_options(config_))} {
     describe_run(state_);
     build_training(state_);
-    if (!cycle.empty() && config_.optimizer.has_curvature())
-      state_.optimizer->set_curvature({.damping = config_.optimizer.curvature().damping,
-                                       .statistics_interval = cycle.at(0),
-                                       .inverse_interval = cycle.at(1)});
+    if (!cycle.empty() && config_.optimizer.has_curvature()) {
+      kfac::CurvatureSettings settings{.statistics_interval = cycle.at(0),
+                                       .inverse_interval = cycle.at(1)};
+      if (const double lambda = config_.optimizer.curvature().damping; lambda > 0)
+        settings.damping = lambda;  // Not the first one of a schedule.
+      state_.optimizer->set_curvature(settings);
+    }
     state_.loader->start_epoch(state_.ctx, 1);
     DKFAC_CHECK(state_.loader->next(state_.ctx, batch_), "[bench] no batch of ",
                 config_.train.global_batch, " samples; raise --batch");

@@ -98,11 +98,7 @@ class Run {
   [[nodiscard]] ResumePoint resume_point() const {
     ResumePoint point = find_resume_point(*plan_.resume);
     print_warnings(point.warnings, terminal_);
-    const std::vector<std::string> changes = compare_configurations(plan_.config, point.record);
-    DKFAC_CHECK(changes.empty() || point.record.epoch < plan_.config.run.epochs,
-                "[resume] the run is complete, and ", changes.front(),
-                "; no step would be trained so: raise run.epochs, or start a new run");
-    for (const std::string& change : changes)
+    for (const std::string& change : compare_configurations(plan_.config, point.record))
       terminal_.err << warning_line("[resume] " + change) << std::endl;
     require_mean_image(safetensors::File::read(point.checkpoint / kModelFile),
                        data_.front()->train);

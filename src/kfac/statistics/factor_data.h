@@ -37,8 +37,8 @@ enum class OverPositions : std::uint8_t { sum, mean };
 [[nodiscard]] FactorData one_per_sample(Context& ctx, Scratch& scratch, const FactorData& data,
                                         OverPositions how, DType compute);
 
-/// Diagonal blocks of a factor that is `whole` wide: `count` of them, `width` wide each, but for the
-/// last one, which has what is left.
+/// Diagonal blocks of a factor that is `whole` wide: `count` of them, `width` wide each, but for
+/// the last one, which has what is left.
 struct DiagonalBlocks {
   std::int64_t count, width, whole;
 };

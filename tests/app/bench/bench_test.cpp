@@ -198,7 +198,8 @@ TEST(Bench, NoScheduleUndoesTheCycle) {
   command.warm_up = 0;
   command.cycle = {2, 4};
   command.set = {"optimizer.damping=0.001", "optimizer.damping_schedule=warmup",
-                 "optimizer.interval_schedule=ramp"};
+                 "optimizer.interval_schedule=ramp", "optimizer.statistics_interval=2",
+                 "optimizer.inverse_interval=4"};
   const json kinds = run_it(command).result.at("results").at(0).at("ms_by_kind");
   ASSERT_EQ(kinds.size(), 3u) << kinds.dump();
   EXPECT_EQ(kinds.at("statistics+inverse").at("count"), 1);

@@ -49,13 +49,14 @@ TEST(Config, NamesADevice) {
 
 TEST(Config, KeepsSamplesForTheQuadraticModelOutOfTheStatistics) {
   const auto with = [](const std::string& fraction) {
-    return parse("",
-                 std::vector<std::string>{"optimizer.type=kfac", "optimizer.step_length=quadratic",
-                                          "optimizer.statistics_fraction=" + fraction});
+    return parse("", std::vector<std::string>{
+                         "optimizer.type=kfac", "optimizer.step_length=quadratic",
+                         "optimizer.damping=0.01", "optimizer.statistics_fraction=" + fraction});
   };
   EXPECT_EQ(with("0.75").optimizer.curvature().step_length, kfac::StepLength::quadratic);
   EXPECT_THROW((void)with("1"), InvalidArgument);
   EXPECT_THROW((void)parse("", std::vector<std::string>{"optimizer.step_length=quadratic",
+                                                        "optimizer.damping=0.01",
                                                         "optimizer.statistics_fraction=0.5",
                                                         "optimizer.momentum=0.5"}),
                InvalidArgument);

@@ -60,6 +60,7 @@ TEST(ConfigTable, DefaultsAreAllowedAndConditionsNameEarlierChoices) {
 // Every key is set to a value that differs from its default, so a setter tied to the wrong field
 // shows.
 std::string other_value(const Key& key, const Config& defaults) {
+  if (key.path == "model.widths") return "\"8-4\"";
   if (key.path == "run.device") return "\"cuda:3\"";
   if (key.path == "data.crop_max_aspect") return "1.625";  // At least 1.
   const Value value = key.get(defaults);
@@ -92,8 +93,10 @@ std::vector<std::string> needed_for(const std::string& path) {
   if (path == "augment.erase_min_area") return {"augment.erase_max_area=1"};
   if (path == "run.tta") return {"data.name=synthetic-photos"};  // Crops are of photographs.
   if (path == "lr.batch_scaling") return {"lr.base_batch=1"};
-  if (path == "optimizer.damping_initial" || path == "optimizer.damping_warmup_steps")
+  if (path.starts_with("optimizer.damping_") && path != "optimizer.damping_split")
     return {"optimizer.damping=0.001"};
+  if (path == "optimizer.step_length")  // The other value is the quadratic model.
+    return {"optimizer.damping=0.001", "optimizer.statistics_fraction=0.5"};
   // A ramp has two ends.
   if (path.starts_with("optimizer.first_") || path.starts_with("optimizer.interval_"))
     return {"optimizer.statistics_interval=3", "optimizer.inverse_interval=6"};

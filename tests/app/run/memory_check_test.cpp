@@ -76,6 +76,7 @@ TEST(MemoryCheck, CountsWhatOptimizersKeep) {
   const double inverses = 301 * 301 + 2 * 513 * 513 + 2 * 512 * 512 + 10 * 10;
   const double kept = statistics + inverses + kParameters;
   config.optimizer.options.kfac.curvature.statistics.low_rank = false;
+  config.optimizer.options.kfac.curvature.inverse.block_width = -1;
   EXPECT_EQ(optimizer_bytes(config, kMlp, 1, 1), 4 * (kParameters + statistics + kept));
   EXPECT_EQ(optimizer_bytes(config, kMlp, 4, 2), 2 * 4 * (kParameters + statistics + kept / 4));
   config.optimizer.options.kfac.curvature.distribution.grad_worker_fraction = 1;

@@ -61,7 +61,10 @@ TEST(CPreconditionerNotice, IsEmptyWhereStepsAreShort) {
 
 TEST(CPreconditionerNotice, NamesALayerWhoseInversesTakeLong) {
   dkfac_preconditioner* made = nullptr;
-  expect_ok(dkfac_preconditioner_create(self().get(), nullptr, nullptr, &made));
+  dkfac_curvature_options options;
+  dkfac_curvature_options_init(&options, sizeof options);
+  options.block_width = -1;
+  expect_ok(dkfac_preconditioner_create(self().get(), &options, nullptr, &made));
   const Preconditioner object(made);
   const dkfac_layer_spec spec = linear(2, 7000);
   std::int32_t layer = -1;

@@ -194,14 +194,14 @@ TEST(CurvatureSettings, LeaveWhatTheyDoNotGive) {
   }
 }
 
-TEST(CurvatureSettings, RefuseZero) {
+TEST(CurvatureSettings, RefuseValuesOutOfRange) {
   kfac::Preconditioner preconditioner(comm::make_self(), options().curvature);
-  for (const kfac::CurvatureSettings& zero : {kfac::CurvatureSettings{.damping = 0},
-                                              {.relative_damping = 0},
-                                              {.statistics_interval = 0},
-                                              {.inverse_interval = 0},
-                                              {.micro_batches = 0}})
-    EXPECT_THROW(preconditioner.set_curvature(zero), InvalidArgument);
+  for (const kfac::CurvatureSettings& wrong : {kfac::CurvatureSettings{.damping = 0},
+                                               {.relative_damping = 0},
+                                               {.statistics_interval = -1},
+                                               {.inverse_interval = -1},
+                                               {.micro_batches = 0}})
+    EXPECT_THROW(preconditioner.set_curvature(wrong), InvalidArgument);
 }
 
 /// The preconditioned direction of one fixed gradient in every step, while data change.

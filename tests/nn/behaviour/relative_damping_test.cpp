@@ -22,7 +22,7 @@ namespace {
 using namespace dkfac::testing;
 using kfac::CurvatureOptions, kfac::InverseMethod, kfac::NormFisher;
 
-constexpr std::int64_t kPictures = 16, kKinds = 3, kTokens = 5, kVocabulary = 9;
+constexpr std::int64_t kPictures = 16, kKinds = 3, kWords = 5, kVocabulary = 9;
 
 std::unique_ptr<Model> picture_model(Context& ctx) {
   auto net = std::make_unique<Sequential>();
@@ -42,8 +42,8 @@ std::unique_ptr<Model> sentence_model(Context& ctx) {
       .add<Linear>("fc1", 6, 8)
       .add<Celu>("celu")
       .add<Flatten>("flatten")
-      .add<Linear>("fc2", kTokens * 8, kKinds);
-  return std::make_unique<Model>(ctx, "sentences", std::move(net), Shape{kTokens}, DType::f64, 3);
+      .add<Linear>("fc2", kWords * 8, kKinds);
+  return std::make_unique<Model>(ctx, "sentences", std::move(net), Shape{kWords}, DType::f64, 3);
 }
 
 /// The parameters after some steps on `factor` times the loss.
@@ -61,12 +61,11 @@ std::vector<double> scaled_course(bool sentences, const CurvatureOptions& option
     std::vector<std::int32_t> labels, words;
     for (std::int64_t n = 0; n < kPictures; ++n)
       labels.push_back(static_cast<std::int32_t>(random.below(kKinds)));
-    for (std::int64_t i = 0; i < kPictures * kTokens; ++i)
+    for (std::int64_t i = 0; i < kPictures * kWords; ++i)
       words.push_back(static_cast<std::int32_t>(random.below(kVocabulary)));
     const Tensor pictures = random_tensor(ctx, Shape{kPictures, 4, 4, 2}, DType::f64, step);
     const ConstTensorView logits = model->forward(
-        ctx, sentences ? view_of(words.data(), {kPictures, kTokens}) : pictures.view(),
-        Mode::train);
+        ctx, sentences ? view_of(words.data(), {kPictures, kWords}) : pictures.view(), Mode::train);
     (void)softmax_cross_entropy(ctx, logits, labels, 0, factor / static_cast<double>(kPictures),
                                 grad);
     model->backward(ctx, grad);
