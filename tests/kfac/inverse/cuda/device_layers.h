@@ -13,11 +13,13 @@
 /// Layers with equal averages on the host and on the device.
 namespace dkfac::kfac::testing {
 
-/// Triangles of x'x or rows x, for random x.
+/// Triangles of x'x or rows x, for random x; positive numbers on a diagonal.
 inline void fill_average(Factor& factor, Random& random) {
   Context host;
   if (factor.form == FactorForm::low_rank) {
     fill_normal(factor.average, 0, 1, random);
+  } else if (factor.is_diagonal()) {
+    fill_normal(factor.average, 1, 0.1, random);
   } else {
     const std::int64_t size = ops::packed_size(factor.dim);
     for (int group = 0; group < factor.groups; ++group) {
@@ -30,6 +32,13 @@ inline void fill_average(Factor& factor, Random& random) {
   }
   factor.statistics = 1;
   factor.stale = true;
+}
+
+/// Positive definite blocks of a normalisation.
+inline void fill_fisher(TensorView fisher, Random& random) {
+  Context host;
+  fill_normal(fisher, 1, 0.1, random);
+  if (fisher.dim(0) == 3) ops::axpby(host, 0, fisher.slice(0, 0, 1), 0.3, fisher.slice(0, 1, 1));
 }
 
 inline void copy_average(Context& ctx, const Factor& from, Factor& to) {
@@ -72,6 +81,13 @@ inline Twins make_twins(Context& ctx, const LayerSpec& spec, const CurvatureOpti
     if (factor->is_set()) fill_average(*factor, random);
   copy_average(ctx, twins.host.a, twins.device.a);
   copy_average(ctx, twins.host.g, twins.device.g);
+  if (const Tensor& fisher = twins.device.fisher; fisher.is_set()) {
+    Context host;
+    twins.host.fisher = Tensor::zeros(host, fisher.shape(), fisher.dtype());
+    fill_fisher(twins.host.fisher, random);
+    ops::copy(ctx, twins.host.fisher, twins.device.fisher);
+    twins.host.fisher_statistics = twins.device.fisher_statistics = 1;
+  }
   return twins;
 }
 
