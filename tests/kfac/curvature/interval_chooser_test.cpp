@@ -89,6 +89,7 @@ BudgetRun run_rank(const std::shared_ptr<comm::Communicator>& comm, const Course
     const kfac::LayerGrad grad{fc, view_of(data.grad.data(), {2, 3}), {}};
     const StepFlags flags{.loss_nonfinite = course.rejects && course.rejects(step)};
     run.last = kfac.step({&grad, 1}, Stream::cpu(), {.flags = flags});
+    run.last.statistics = {};  // Of the object, which does not outlive this.
     if (run.last.intervals_chosen) run.choices.push_back(run.last);
     run.directions.insert(run.directions.end(), data.grad.begin(), data.grad.end());
   }
