@@ -340,8 +340,8 @@ void Preconditioner::visit_state(StateVisitor& caller) {
   impl_->ensure_prepared();
   HostVisitor visitor(impl_->ctx, caller);
   visitor.integer("steps", StateKind::replicated, impl_->steps.count());
-  impl_->curvature().visit_state(visitor);
-  impl_->steps.begin(*impl_);  // The due statistics may have changed.
+  impl_->steps.visit_state(visitor);
+  impl_->steps.begin(*impl_);
 }
 
 const CurvatureOptions& Preconditioner::options() const { return impl_->curvature().options(); }

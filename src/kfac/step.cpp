@@ -35,6 +35,11 @@ bool Step::update_curvature() {
   return updates_;
 }
 
+void Step::visit_state(StateVisitor& visitor) {
+  curvature_.visit_state(visitor);
+  directions_->visit_state(visitor, curvature_);
+}
+
 void Step::finish() {
   if (updates_) curvature_.refresh_delayed(report_);
   StepMeter& meter = curvature_.meter();

@@ -68,6 +68,9 @@ class Step {
   [[nodiscard]] ConstTensorView precondition(std::span<const LayerDirection> layers, double lr);
   /// Of the present step, from agree() on.
   [[nodiscard]] StepReport& report() { return report_; }
+  /// Visits curvature and lengths of directions, without the options and count(); between two
+  /// steps. begin() follows, as the due statistics may have changed.
+  void visit_state(StateVisitor& visitor);
   /// Rebuilds delayed inverses and begins the next step; returns the report of this one.
   template <class Gradients>
   [[nodiscard]] StepReport end(Gradients& gradients);

@@ -331,8 +331,8 @@ void Kfac::visit_state(StateVisitor& caller) {
                      states_[i].view().slice(0, static_cast<std::int64_t>(s), 1).flat());
     if (masters_[i].is_set()) visitor.tensor(layer + ".master", kind, masters_[i]);
   }
-  step_.curvature().visit_state(visitor);
-  step_.begin(*gradients_);  // The due statistics may have changed.
+  step_.visit_state(visitor);
+  step_.begin(*gradients_);
 }
 
 std::string Kfac::describe() const {

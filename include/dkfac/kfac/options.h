@@ -67,7 +67,8 @@ enum class Staleness : std::uint8_t {
 };
 
 /// What gives the preconditioned gradient U of a layer (weight and bias together) its length,
-/// beside its gradient V (docs/math.md, "Step length").
+/// beside its gradient V (docs/math.md, "Step length"). With `gradient` and `projection` a length
+/// grows by half of the mean of the layer's last ones in a step, at most.
 enum class StepLength : std::uint8_t {
   automatic,   ///< `gradient`; with a KL clip, which is a length of its own, `none`.
   none,        ///< U itself: a step of the natural gradient, which needs a rate of its own.

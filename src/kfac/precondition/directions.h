@@ -34,6 +34,10 @@ class Directions {
   [[nodiscard]] ConstTensorView make(Curvature& curvature, const comm::WorkerGrid& grid,
                                      std::span<const LayerDirection> layers, double lr,
                                      StepReport& report);
+  /// Visits what the lengths of the next directions depend on.
+  void visit_state(StateVisitor& visitor, const Curvature& curvature) {
+    if (lengths_) lengths_->visit_state(visitor, curvature);
+  }
   /// How steps were launched so far; zero on the host, and without ContextOptions::graphs.
   [[nodiscard]] const LaunchCounts& launches() const { return launches_; }
 

@@ -18,7 +18,11 @@ std::array<TensorView, 2> parts_of_direction(const LayerDirection& layer) {
 }  // namespace
 
 LayerLengths::LayerLengths(Context& ctx, StepLength rule, int layers)
-    : ctx_(ctx), rule_(rule), products_(Tensor::zeros(ctx, {layers, 2, 3}, DType::f64)) {}
+    : ctx_(ctx),
+      rule_(rule),
+      products_(Tensor::zeros(ctx, {layers, 2, 3}, DType::f64)),
+      lengths_(Tensor::zeros(ctx, {layers, 2}, DType::f64)),
+      factors_(Tensor::zeros(ctx, {layers, 2}, DType::f64)) {}
 
 void LayerLengths::keep(Scratch& scratch, std::span<const LayerDirection> layers) {
   kept_.clear();
@@ -46,10 +50,23 @@ void LayerLengths::rescale(std::span<const LayerDirection> layers) {
       ops::dot(ctx_, u, u, row.slice(0, 1, 1));
       ops::dot(ctx_, u, v, row.slice(0, 2, 1));
     }
+    const TensorView factors = factors_.view().slice(0, layer.layer, 1).flat();
+    kernels::set_length_factors(ctx_, rule_, products,
+                                lengths_.view().slice(0, layer.layer, 1).flat(), factors);
     for (const TensorView& u : directions) {
       const ConstTensorView v = *kept++;
-      if (u.numel() > 0) kernels::set_length(ctx_, rule_, products, v, u);
+      if (u.numel() > 0) kernels::set_length(ctx_, factors, v, u);
     }
+  }
+}
+
+void LayerLengths::visit_state(StateVisitor& visitor, const Curvature& curvature) {
+  for (int i = 0; i < curvature.layers(); ++i) {
+    const CurvatureBlock& layer = curvature.layer(i);
+    if (!layer.has_curvature() || !curvature.is_worker_of(i)) continue;
+    visitor.tensor(layer.name + ".lengths",
+                   curvature.owns(i) ? StateKind::owned : StateKind::owner_copy,
+                   lengths_.view().slice(0, i, 1).flat());
   }
 }
 

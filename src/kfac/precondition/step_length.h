@@ -11,7 +11,8 @@
 
 namespace dkfac::kfac {
 
-/// Gives the direction of each layer a length by that of its gradient. Nothing is sent: every rank
+/// Gives the direction of each layer a length by that of its gradient, and bounds the growth of
+/// this length. Nothing is sent: every rank
 /// that preconditions a layer computes the same. What it enqueues does not depend on values.
 class LayerLengths {
  public:
@@ -20,11 +21,15 @@ class LayerLengths {
   void keep(Scratch& scratch, std::span<const LayerDirection> layers);
   /// Rescales the directions of the layers that were kept last.
   void rescale(std::span<const LayerDirection> layers);
+  /// Visits the lengths of the layers that this rank preconditions.
+  void visit_state(StateVisitor& visitor, const Curvature& curvature);
 
  private:
   Context& ctx_;
   StepLength rule_;
   Tensor products_;                    ///< f64[layers,2,3]: vv, uu, uv of weight and bias.
+  Tensor lengths_;                     ///< f64[layers,2]: as bound_length() has them.
+  Tensor factors_;                     ///< f64[layers,2]: of directions, and of gradients.
   std::vector<ConstTensorView> kept_;  ///< Weight and bias of each layer.
 };
 

@@ -14,6 +14,7 @@
 #include "support/natural_gradient.h"
 #include "support/near.h"
 #include "support/plain_training.h"
+#include "support/saved_state.h"
 
 namespace dkfac::testing {
 namespace {
@@ -44,52 +45,95 @@ TEST(LengthFactor, LeavesTheGradientWhereADirectionHasNoUsableLength) {
   EXPECT_EQ(length_factor(StepLength::projection, {.vv = 1, .uu = 1, .uv = -1}), 0);
 }
 
+TEST(LengthBound, LetsALengthGrowByHalfOfTheMean) {
+  double lengths[2] = {0, 0};
+  EXPECT_EQ(kfac::bound_length(4, lengths), 1);  // The first is free.
+  EXPECT_EQ(kfac::bound_length(2, lengths), 1);
+  EXPECT_DOUBLE_EQ(lengths[0], 3);
+  EXPECT_DOUBLE_EQ(kfac::bound_length(45, lengths), 0.1);  // 1.5 * 3 of 45
+  EXPECT_DOUBLE_EQ(lengths[0], 3.5);                       // (4 + 2 + 4.5) / 3
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(kfac::bound_length(3.5, lengths), 1);
+  const double mean = lengths[0];
+  EXPECT_DOUBLE_EQ(kfac::bound_length(1e6, lengths), 1.5 * mean / 1e6);
+  EXPECT_DOUBLE_EQ(lengths[0], (1 + 0.5 * kfac::kLengthWeight) * mean);
+}
+
+TEST(LengthBound, LeavesOutALengthThatIsNone) {
+  double lengths[2] = {0, 0};
+  for (const double length : {0., kInfinite, std::nan("")})
+    EXPECT_EQ(kfac::bound_length(length, lengths), 1);
+  EXPECT_EQ(lengths[1], 0);
+  EXPECT_EQ(kfac::bound_length(1e-3, lengths), 1);  // Not bounded by the zero before it.
+  EXPECT_EQ(lengths[0], 1e-3);
+}
+
 /// Gradients and directions of the covered layers after one step, weight and bias in one vector.
 struct LengthStep {
   std::vector<std::vector<double>> gradients, directions;
 };
 
-LengthStep length_step(const std::shared_ptr<comm::Communicator>& comm, StepLength rule,
-                       double loss_factor = 1) {
-  kfac::CurvatureOptions options = natural_gradient();
-  options.damping = 1e-2;
-  options.dtype = DType::f64;
-  options.step_length = rule;
-  kfac::Preconditioner preconditioner(comm, options);
-  PlainNet<double> net(3);
-  std::vector<kfac::LayerGrad> grads;
-  for (auto& l : net.layers) {
-    const auto view = [](std::vector<double>& v) {
-      return v.empty() ? TensorView{} : view_of(v.data(), {static_cast<std::int64_t>(v.size())});
+/// A network and its preconditioner.
+struct LengthRun {
+  LengthRun(std::shared_ptr<comm::Communicator> comm, StepLength rule)
+      : preconditioner(std::move(comm), options(rule)) {
+    for (auto& l : net.layers) {
+      const auto view = [](std::vector<double>& v) {
+        return v.empty() ? TensorView{} : view_of(v.data(), {static_cast<std::int64_t>(v.size())});
+      };
+      grads.push_back({preconditioner.add_layer(l.name, l.spec), view(l.dw), view(l.db)});
+    }
+    hooks.input = [this](int layer, ConstTensorView x) {
+      preconditioner.record_input(grads[pos(layer)].layer, x);
     };
-    grads.push_back({preconditioner.add_layer(l.name, l.spec), view(l.dw), view(l.db)});
+    hooks.grad_output = [this](int layer, ConstTensorView dy) {
+      preconditioner.record_grad_output(grads[pos(layer)].layer, dy);
+    };
+    hooks.batch_norm = [this](int layer, ConstTensorView x, ConstTensorView mean,
+                              ConstTensorView inv_std, ConstTensorView dy) {
+      preconditioner.record_normalization(grads[pos(layer)].layer, x, mean, inv_std, dy);
+    };
   }
-  PlainHooks hooks;
-  hooks.input = [&](int layer, ConstTensorView x) {
-    preconditioner.record_input(grads[pos(layer)].layer, x);
-  };
-  hooks.grad_output = [&](int layer, ConstTensorView dy) {
-    preconditioner.record_grad_output(grads[pos(layer)].layer, dy);
-  };
-  hooks.batch_norm = [&](int layer, ConstTensorView x, ConstTensorView mean,
-                         ConstTensorView inv_std, ConstTensorView dy) {
-    preconditioner.record_normalization(grads[pos(layer)].layer, x, mean, inv_std, dy);
-  };
-  net.forward(plain_batch<double>(0, 0, 12), hooks);  // The same on every rank.
-  net.backward(loss_factor / 12, hooks);
-  LengthStep result;
-  const auto read = [&](std::vector<std::vector<double>>& out) {
+  LengthRun(const LengthRun&) = delete;
+  LengthRun& operator=(const LengthRun&) = delete;
+
+  static kfac::CurvatureOptions options(StepLength rule) {
+    kfac::CurvatureOptions options = natural_gradient();
+    options.damping = 1e-2;
+    options.dtype = DType::f64;
+    options.step_length = rule;
+    return options;
+  }
+
+  LengthStep step(double loss_factor = 1) {
+    net.forward(plain_batch<double>(0, 0, 12), hooks);  // The same on every rank.
+    net.backward(loss_factor / 12, hooks);
+    LengthStep result;
+    read(result.gradients);
+    preconditioner.step(grads);
+    read(result.directions);
+    return result;
+  }
+
+  void read(std::vector<std::vector<double>>& out) const {
     for (const auto& l : net.layers) {
       if (std::holds_alternative<PlainSpec>(l.spec)) continue;
       out.push_back(l.dw);
       out.back().insert(out.back().end(), l.db.begin(), l.db.end());
     }
-  };
-  read(result.gradients);
-  preconditioner.step(grads);
-  read(result.directions);
-  return result;
+  }
+
+  kfac::Preconditioner preconditioner;
+  PlainNet<double> net{3};
+  std::vector<kfac::LayerGrad> grads;
+  PlainHooks hooks;
+};
+
+LengthStep length_step(const std::shared_ptr<comm::Communicator>& comm, StepLength rule,
+                       double loss_factor = 1) {
+  return LengthRun(comm, rule).step(loss_factor);
 }
+
+double length_of(const std::vector<double>& x) { return std::sqrt(product(x, x)); }
 
 TEST(LayerLengths, GiveEachLayerTheLengthOfItsGradientAndKeepItsDirection) {
   const LengthStep free = length_step(comm::make_self(), StepLength::none);
@@ -118,6 +162,40 @@ TEST(LayerLengths, GrowWithTheLossAsItsGradientDoes) {
   for (std::size_t l = 0; l < one.directions.size(); ++l)
     EXPECT_NEAR(std::sqrt(product(three.directions[l], three.directions[l])),
                 3 * std::sqrt(product(one.directions[l], one.directions[l])), 1e-10);
+}
+
+TEST(LayerLengths, GrowByHalfOfTheirMeanInAStep) {
+  for (const StepLength rule : {StepLength::gradient, StepLength::projection}) {
+    LengthRun run(comm::make_self(), rule);
+    const LengthStep first = run.step(), second = run.step(100);
+    const LengthStep free = length_step(comm::make_self(), rule, 100);
+    for (std::size_t l = 0; l < first.directions.size(); ++l) {
+      const double v = length_of(first.gradients[l]), u = length_of(second.directions[l]);
+      EXPECT_LT(u, 1.5 * v * (1 + 1e-10)) << l;
+      EXPECT_EQ(u > 1.5 * v * (1 - 1e-10), rule == StepLength::gradient) << l;
+      EXPECT_GT(length_of(free.directions[l]), 2 * u) << l;  // The first step is not bounded.
+    }
+  }
+}
+
+TEST(LayerLengths, AreRememberedByTheState) {
+  LengthRun run(comm::make_self(), StepLength::gradient);
+  (void)run.step();
+  Saver saver;
+  run.preconditioner.visit_state(saver);
+  const LengthStep expected = run.step(100);
+  const auto resumed = [](const SavedState& state) {
+    LengthRun other(comm::make_self(), StepLength::gradient);
+    const std::vector states{state};
+    Loader loader(states, 0);
+    other.preconditioner.visit_state(loader);
+    return other.step(100).directions;
+  };
+  EXPECT_EQ(resumed(saver.state), expected.directions);
+  SavedState without = saver.state;
+  for (auto& [name, value] : without)
+    if (name.ends_with(".lengths")) value.bytes.assign(value.bytes.size(), '\0');
+  EXPECT_NE(resumed(without), expected.directions);
 }
 
 TEST(LayerLengths, AreNotForAStepWithAKlClip) {

@@ -1,5 +1,3 @@
-#include <algorithm>
-
 #include "core/shared/host.h"
 #include "core/shared/parallel.h"
 #include "kfac/precondition/backend_length.h"
@@ -7,19 +5,23 @@
 
 namespace dkfac::kfac::cpu {
 
-void set_length(Context&, StepLength rule, ConstTensorView products, ConstTensorView v,
-                TensorView u) {
-  const double* p = products.data<double>();
-  const double factor = length_factor(rule, {p[0] + p[3], p[1] + p[4], p[2] + p[5]});
+void set_length_factors(Context&, StepLength rule, ConstTensorView products, TensorView lengths,
+                        TensorView factors) {
+  store_length_factors(rule, products.data<double>(), lengths.data<double>(),
+                       factors.data<double>());
+}
+
+void set_length(Context&, ConstTensorView factors, ConstTensorView v, TensorView u) {
+  const double direction = factors.data<double>()[0], gradient = factors.data<double>()[1];
   with_real("step length", u.dtype(), [&](auto zero) {
     using T = decltype(zero);
     T* out = u.data<T>();
     const T* in = v.data<T>();
     dkfac::cpu::parallel_ranges(u.numel(), dkfac::cpu::kGrain,
                                 [&](std::int64_t begin, std::int64_t end) {
-                                  if (factor == 0) std::copy(in + begin, in + end, out + begin);
-                                  for (std::int64_t i = begin; factor != 0 && i < end; ++i)
-                                    out[i] *= static_cast<T>(factor);
+                                  for (std::int64_t i = begin; i < end; ++i)
+                                    out[i] = direction == 0 ? static_cast<T>(gradient) * in[i]
+                                                            : static_cast<T>(direction) * out[i];
                                 });
   });
 }

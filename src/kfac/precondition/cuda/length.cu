@@ -5,12 +5,18 @@
 
 namespace dkfac::kfac::cuda {
 
-void set_length(Context& ctx, StepLength rule, ConstTensorView products, ConstTensorView v,
-                TensorView u) {
+void set_length_factors(Context& ctx, StepLength rule, ConstTensorView products, TensorView lengths,
+                        TensorView factors) {
+  dkfac::cuda::for_each(ctx.stream(), 1,
+                        SetLengthFactors{rule, products.data<double>(), lengths.data<double>(),
+                                         factors.data<double>()});
+}
+
+void set_length(Context& ctx, ConstTensorView factors, ConstTensorView v, TensorView u) {
   with_real("step length", u.dtype(), [&](auto zero) {
     using T = decltype(zero);
     dkfac::cuda::for_each(ctx.stream(), u.numel(),
-                          SetLength<T>{rule, products.data<double>(), v.data<T>(), u.data<T>()});
+                          SetLength<T>{factors.data<double>(), v.data<T>(), u.data<T>()});
   });
 }
 

@@ -7,15 +7,23 @@
 
 namespace dkfac::kfac::cuda {
 
+struct SetLengthFactors {
+  StepLength rule;
+  const double* products;
+  double* lengths;
+  double* factors;
+  DKFAC_HD void operator()(std::int64_t /*i*/) const {
+    store_length_factors(rule, products, lengths, factors);
+  }
+};
+
 template <class T>
 struct SetLength {
-  StepLength rule;
-  const double* p;
+  const double* factors;
   const T* v;
   T* u;
   DKFAC_HD void operator()(std::int64_t i) const {
-    const double factor = length_factor(rule, {p[0] + p[3], p[1] + p[4], p[2] + p[5]});
-    u[i] = factor == 0 ? v[i] : static_cast<T>(factor) * u[i];
+    u[i] = factors[0] == 0 ? static_cast<T>(factors[1]) * v[i] : static_cast<T>(factors[0]) * u[i];
   }
 };
 
