@@ -68,11 +68,13 @@ enum class Staleness : std::uint8_t {
 
 /// What gives the preconditioned gradient U of a layer (weight and bias together) its length,
 /// beside its gradient V (docs/math.md, "Step length"). With `gradient` and `projection` a length
-/// grows by half of the mean of the layer's last ones in a step, at most.
+/// is at most 1.4 times the mean of the layer's last ones.
 enum class StepLength : std::uint8_t {
-  automatic,   ///< `gradient`; with a KL clip, which is a length of its own, `none`.
-  none,        ///< U itself: a step of the natural gradient, which needs a rate of its own.
-  gradient,    ///< |V|/|U| U: rates, momentum and clipping of the optimizer behind it stay right.
+  automatic,  ///< `gradient`; with a KL clip, which is a length of its own, `none`.
+  none,       ///< U itself: a step of the natural gradient, which needs a rate of its own.
+  /// |V|/(|U| sqrt(cos)) U with their cosine, turned towards V where that is below 0.3: rates,
+  /// momentum and clipping of the optimizer behind it stay right.
+  gradient,
   projection,  ///< <U,V>/|U|^2 U, which is never longer: descends wherever the gradient would.
   /// Rates of U and of the last step from the quadratic model of the loss (Martens and Grosse 2015;
   /// docs/math.md, "Quadratic model"): optim::make_kfac() alone, which then needs

@@ -19,7 +19,7 @@
 namespace dkfac::testing {
 namespace {
 
-using kfac::length_factor;
+using kfac::length_factors;
 using kfac::StepLength;
 
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
@@ -30,32 +30,55 @@ double product(const std::vector<double>& x, const std::vector<double>& y) {
   return sum;
 }
 
-TEST(LengthFactor, IsTheFormula) {
-  EXPECT_DOUBLE_EQ(length_factor(StepLength::gradient, {.vv = 4, .uu = 16, .uv = 2}), 0.5);
-  EXPECT_DOUBLE_EQ(length_factor(StepLength::projection, {.vv = 4, .uu = 16, .uv = 2}), 0.125);
+TEST(LengthFactors, AreTheFormulas) {
+  const kfac::LengthProducts p{.vv = 4, .uu = 16, .uv = 2};  // Cosine 0.25, of |V|/|U| = 0.5.
+  EXPECT_DOUBLE_EQ(length_factors(StepLength::projection, p).direction, 0.125);
+  EXPECT_EQ(length_factors(StepLength::projection, p).gradient, 0);
+  const kfac::LengthFactors near =
+      length_factors(StepLength::gradient, {.vv = 4, .uu = 16, .uv = 8 * 0.64});
+  EXPECT_DOUBLE_EQ(near.direction, 0.5 / 0.8);
+  EXPECT_EQ(near.gradient, 0);
 }
 
-TEST(LengthFactor, LeavesTheGradientWhereADirectionHasNoUsableLength) {
-  for (const StepLength rule : {StepLength::gradient, StepLength::projection}) {
-    EXPECT_EQ(length_factor(rule, {.vv = 1, .uu = 0, .uv = 0}), 0);
-    EXPECT_EQ(length_factor(rule, {.vv = 1, .uu = kInfinite, .uv = 1}), 0);
-    EXPECT_EQ(length_factor(rule, {.vv = 1, .uu = std::nan(""), .uv = 1}), 0);
-    EXPECT_EQ(length_factor(rule, {.vv = std::nan(""), .uu = 1, .uv = std::nan("")}), 0);
+TEST(LengthFactors, TurnADirectionTowardsTheGradientUpToTheLeastCosine) {
+  for (const double angle : {0.2, 1.0, 1.26, 1.27, 1.4, 1.57}) {
+    // V = (3, 0), U = 5 (cos, sin): the step by its two components.
+    const double cosine = std::cos(angle), sine = std::sin(angle);
+    const kfac::LengthFactors step =
+        length_factors(StepLength::gradient, {.vv = 9, .uu = 25, .uv = 15 * cosine});
+    const double along = 5 * step.direction * cosine + 3 * step.gradient;
+    const double across = 5 * step.direction * sine, length = std::hypot(along, across);
+    const double kept = std::max(cosine, kfac::kLeastCosine);
+    EXPECT_NEAR(along / length, kept, 1e-13) << angle;
+    EXPECT_NEAR(length, 3 / std::sqrt(kept), 1e-12) << angle;
+    EXPECT_GT(across, 0) << angle;
   }
-  EXPECT_EQ(length_factor(StepLength::projection, {.vv = 1, .uu = 1, .uv = -1}), 0);
 }
 
-TEST(LengthBound, LetsALengthGrowByHalfOfTheMean) {
+TEST(LengthFactors, LeaveTheGradientWhereADirectionHasNoUsableLength) {
+  for (const StepLength rule : {StepLength::gradient, StepLength::projection})
+    for (const kfac::LengthProducts p : {kfac::LengthProducts{.vv = 1, .uu = 0, .uv = 0},
+                                         {.vv = 1, .uu = kInfinite, .uv = 1},
+                                         {.vv = 1, .uu = std::nan(""), .uv = 1},
+                                         {.vv = std::nan(""), .uu = 1, .uv = std::nan("")},
+                                         {.vv = 1, .uu = 1, .uv = -1},
+                                         {.vv = 0, .uu = 0, .uv = 0}}) {
+      EXPECT_EQ(length_factors(rule, p).direction, 0);
+      EXPECT_EQ(length_factors(rule, p).gradient, 1);
+    }
+}
+
+TEST(LengthBound, LetsALengthGrowByAFractionOfTheMean) {
   double lengths[2] = {0, 0};
   EXPECT_EQ(kfac::bound_length(4, lengths), 1);  // The first is free.
   EXPECT_EQ(kfac::bound_length(2, lengths), 1);
   EXPECT_DOUBLE_EQ(lengths[0], 3);
-  EXPECT_DOUBLE_EQ(kfac::bound_length(45, lengths), 0.1);  // 1.5 * 3 of 45
-  EXPECT_DOUBLE_EQ(lengths[0], 3.5);                       // (4 + 2 + 4.5) / 3
-  for (int i = 0; i < 100; ++i) EXPECT_EQ(kfac::bound_length(3.5, lengths), 1);
+  EXPECT_DOUBLE_EQ(kfac::bound_length(42, lengths), 0.1);  // 1.4 * 3 of 42
+  EXPECT_DOUBLE_EQ(lengths[0], 3.4);                       // (4 + 2 + 4.2) / 3
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(kfac::bound_length(3.4, lengths), 1);
   const double mean = lengths[0];
-  EXPECT_DOUBLE_EQ(kfac::bound_length(1e6, lengths), 1.5 * mean / 1e6);
-  EXPECT_DOUBLE_EQ(lengths[0], (1 + 0.5 * kfac::kLengthWeight) * mean);
+  EXPECT_DOUBLE_EQ(kfac::bound_length(1e6, lengths), 1.4 * mean / 1e6);
+  EXPECT_DOUBLE_EQ(lengths[0], (1 + 0.4 * kfac::kLengthWeight) * mean);
 }
 
 TEST(LengthBound, LeavesOutALengthThatIsNone) {
@@ -74,8 +97,9 @@ struct LengthStep {
 
 /// A network and its preconditioner.
 struct LengthRun {
-  LengthRun(std::shared_ptr<comm::Communicator> comm, StepLength rule)
-      : preconditioner(std::move(comm), options(rule)) {
+  /// damping: 0 is a relative one.
+  LengthRun(std::shared_ptr<comm::Communicator> comm, StepLength rule, double damping = 1e-2)
+      : preconditioner(std::move(comm), options(rule, damping)) {
     for (auto& l : net.layers) {
       const auto view = [](std::vector<double>& v) {
         return v.empty() ? TensorView{} : view_of(v.data(), {static_cast<std::int64_t>(v.size())});
@@ -96,9 +120,9 @@ struct LengthRun {
   LengthRun(const LengthRun&) = delete;
   LengthRun& operator=(const LengthRun&) = delete;
 
-  static kfac::CurvatureOptions options(StepLength rule) {
+  static kfac::CurvatureOptions options(StepLength rule, double damping) {
     kfac::CurvatureOptions options = natural_gradient();
-    options.damping = 1e-2;
+    options.damping = damping;
     options.dtype = DType::f64;
     options.step_length = rule;
     return options;
@@ -135,7 +159,7 @@ LengthStep length_step(const std::shared_ptr<comm::Communicator>& comm, StepLeng
 
 double length_of(const std::vector<double>& x) { return std::sqrt(product(x, x)); }
 
-TEST(LayerLengths, GiveEachLayerTheLengthOfItsGradientAndKeepItsDirection) {
+TEST(LayerLengths, GiveEachLayerTheStepOfItsRule) {
   const LengthStep free = length_step(comm::make_self(), StepLength::none);
   for (const StepLength rule : {StepLength::gradient, StepLength::projection})
     for (const int ranks : {1, 3})
@@ -143,11 +167,12 @@ TEST(LayerLengths, GiveEachLayerTheLengthOfItsGradientAndKeepItsDirection) {
         const LengthStep step = length_step(comm, rule);
         for (std::size_t l = 0; l < free.directions.size(); ++l) {
           const auto &u = free.directions[l], &v = free.gradients[l];
-          const double uu = product(u, u), vv = product(v, v), uv = product(u, v);
-          const double s = rule == StepLength::gradient ? std::sqrt(vv / uu) : uv / uu;
-          EXPECT_GT(std::abs(s - 1), 0.1) << l;  // Otherwise nothing is shown.
+          const kfac::LengthFactors f =
+              length_factors(rule, {.vv = product(v, v), .uu = product(u, u), .uv = product(u, v)});
+          EXPECT_GT(std::abs(f.direction - 1), 0.1) << l;  // Otherwise nothing is shown.
           std::vector<double> expected = u;
-          for (double& x : expected) x *= s;
+          for (std::size_t i = 0; i < u.size(); ++i)
+            expected[i] = f.direction * u[i] + f.gradient * v[i];
           // Sums of n products, and of three equal statistics where there are three ranks.
           const double tolerance = 1e4 * static_cast<double>(u.size()) * eps<double>;
           EXPECT_TRUE(near(step.directions[l], expected, tolerance)) << l;
@@ -157,24 +182,25 @@ TEST(LayerLengths, GiveEachLayerTheLengthOfItsGradientAndKeepItsDirection) {
 
 TEST(LayerLengths, GrowWithTheLossAsItsGradientDoes) {
   // Alone, U would fall as the curvature grows with the square of the loss.
-  const LengthStep one = length_step(comm::make_self(), StepLength::gradient);
-  const LengthStep three = length_step(comm::make_self(), StepLength::gradient, 3);
+  const auto step = [](double loss_factor) {
+    return LengthRun(comm::make_self(), StepLength::gradient, 0).step(loss_factor);
+  };
+  const LengthStep one = step(1), three = step(3);
   for (std::size_t l = 0; l < one.directions.size(); ++l)
     EXPECT_NEAR(std::sqrt(product(three.directions[l], three.directions[l])),
                 3 * std::sqrt(product(one.directions[l], one.directions[l])), 1e-10);
 }
 
-TEST(LayerLengths, GrowByHalfOfTheirMeanInAStep) {
-  for (const StepLength rule : {StepLength::gradient, StepLength::projection}) {
-    LengthRun run(comm::make_self(), rule);
-    const LengthStep first = run.step(), second = run.step(100);
-    const LengthStep free = length_step(comm::make_self(), rule, 100);
-    for (std::size_t l = 0; l < first.directions.size(); ++l) {
-      const double v = length_of(first.gradients[l]), u = length_of(second.directions[l]);
-      EXPECT_LT(u, 1.5 * v * (1 + 1e-10)) << l;
-      EXPECT_EQ(u > 1.5 * v * (1 - 1e-10), rule == StepLength::gradient) << l;
-      EXPECT_GT(length_of(free.directions[l]), 2 * u) << l;  // The first step is not bounded.
-    }
+TEST(LayerLengths, GrowByAFractionOfTheirMeanInAStep) {
+  LengthRun run(comm::make_self(), StepLength::gradient);
+  const LengthStep first = run.step(), second = run.step(100);
+  const LengthStep free = length_step(comm::make_self(), StepLength::gradient, 100);
+  for (std::size_t l = 0; l < first.directions.size(); ++l) {
+    const auto &v = second.gradients[l], &u = second.directions[l];
+    const double cosine = product(u, v) / (length_of(u) * length_of(v));
+    const double expected = 1.4 * length_of(first.gradients[l]) / std::sqrt(cosine);
+    EXPECT_NEAR(length_of(u), expected, 1e-10 * expected) << l;
+    EXPECT_GT(length_of(free.directions[l]), 2 * length_of(u)) << l;  // A first step is free.
   }
 }
 

@@ -12,17 +12,17 @@ void set_length_factors(Context&, StepLength rule, ConstTensorView products, Ten
 }
 
 void set_length(Context&, ConstTensorView factors, ConstTensorView v, TensorView u) {
-  const double direction = factors.data<double>()[0], gradient = factors.data<double>()[1];
+  const double* f = factors.data<double>();
   with_real("step length", u.dtype(), [&](auto zero) {
     using T = decltype(zero);
     T* out = u.data<T>();
     const T* in = v.data<T>();
-    dkfac::cpu::parallel_ranges(u.numel(), dkfac::cpu::kGrain,
-                                [&](std::int64_t begin, std::int64_t end) {
-                                  for (std::int64_t i = begin; i < end; ++i)
-                                    out[i] = direction == 0 ? static_cast<T>(gradient) * in[i]
-                                                            : static_cast<T>(direction) * out[i];
-                                });
+    const auto direction = static_cast<T>(f[0]), gradient = static_cast<T>(f[1]);
+    dkfac::cpu::parallel_ranges(
+        u.numel(), dkfac::cpu::kGrain, [&](std::int64_t begin, std::int64_t end) {
+          for (std::int64_t i = begin; i < end; ++i)
+            out[i] = gradient * in[i] + (direction == 0 ? T{0} : direction * out[i]);
+        });
   });
 }
 

@@ -23,7 +23,8 @@ struct SetLength {
   const T* v;
   T* u;
   DKFAC_HD void operator()(std::int64_t i) const {
-    u[i] = factors[0] == 0 ? static_cast<T>(factors[1]) * v[i] : static_cast<T>(factors[0]) * u[i];
+    const auto direction = static_cast<T>(factors[0]), gradient = static_cast<T>(factors[1]);
+    u[i] = gradient * v[i] + (direction == 0 ? T{0} : direction * u[i]);
   }
 };
 
