@@ -31,6 +31,7 @@ def train(rank, size, case):
     groups = [{"params": [p], "lr": rates[i % len(rates)]} for i, p in enumerate(model.parameters())]
     optimizer = torch.optim.SGD(groups, lr=0.05, momentum=0.9)
     comm = {"torch": dkfac.Comm.torch, "tcp": dkfac.Comm.torch_tcp}[case.pop("comm", "torch")]()
+    sampled = case.pop("sampled", None)
     passes = case.get("accumulation_steps", 1)
     kfac = dkfac.attach(wrapped if case.pop("outer", False) else model, optimizer, damping=0.01, comm=comm, **case)
     for step in range(3):
@@ -39,7 +40,10 @@ def train(rank, size, case):
         for i in range(passes):
             last = i + 1 == passes
             with contextlib.nullcontext() if last else wrapped.no_sync():
-                (((wrapped(xs[i]) - ys[i]) ** 2).mean() / passes).backward()
+                out = wrapped(xs[i])
+                if sampled is not None:
+                    kfac.fisher_backward(out, **sampled)
+                (((out - ys[i]) ** 2).mean() / passes).backward()
         optimizer.step()
         assert kfac.last_report.updated
     return torch.cat([p.detach().reshape(-1) for p in model.parameters()]), kfac.comm.backend

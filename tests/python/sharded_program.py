@@ -72,6 +72,8 @@ class Training:
             self.model.set_requires_gradient_sync(last)
         with contextlib.nullcontext() if last or self.sharded else self.called.no_sync():
             out = self.called(x)
+            if "sampled" in self.case:
+                self.kfac.fisher_backward(out, "softmax", class_dim=-1, samples=self.case["sampled"])
             loss = F.cross_entropy(out.reshape(-1, out.shape[-1]), y.reshape(-1))
             (loss / self.case.get("passes", 1)).backward()
 

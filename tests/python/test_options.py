@@ -15,7 +15,7 @@ NAMES = {"damping_split": c.DAMPING_SPLITS, "norm_fisher": c.NORM_FISHERS, "shar
          "step_length": c.STEP_LENGTHS, "average_start": c.AVERAGE_STARTS,
          "staleness": c.STALENESS, "inverse_method": c.INVERSE_METHODS}
 OF_PYTHON = {"loss_reduction", "batch_dim", "graphs", "dtype", "comm", "accumulation_steps", "grad_scaler",
-             "skip_layers"}
+             "skip_layers", "fisher"}
 SETTINGS = {"damping", "statistics_interval", "inverse_interval"}
 # accumulation_steps counts passes; tensors of a pass do not live until the step; nothing of these two is sent.
 NOT_HERE = {"micro_batches", "records_valid_until_step", "gradient_wire", "weight_wire"}

@@ -19,6 +19,9 @@ CASES = {
     "library's own TCP": {"comm": "tcp"},
     "accumulation without synchronization": {"accumulation_steps": 2},
     "eigenvectors": {"inverse_method": "eigen", "inverse_interval": 2},
+    "drawn targets": {"fisher": "monte_carlo", "sampled": {"loss": "squared", "samples": 2}},
+    "exact, with accumulation": {"fisher": "monte_carlo", "accumulation_steps": 2,
+                                 "sampled": {"loss": "squared", "samples": "exact"}},
     "clipped": {"kl_clip": 1e-3},
     "clipped, with several rates": {"kl_clip": 1e-3, "rates": [0.05, 0.01, 0.0]},
 }

@@ -59,6 +59,11 @@ def refuse_options(comm: Comm | None, loss_reduction: str, grad_scaler: object, 
         raise InvalidArgument("[attach] records_valid_until_step: tensors of a pass do not live until the step")
 
 
+def refuse_fisher(fisher: str) -> None:
+    if fisher not in ("empirical", "monte_carlo"):
+        raise InvalidArgument(f"[attach] fisher is {fisher!r}; it must be 'empirical' or 'monte_carlo'")
+
+
 def number_of(dtype: torch.dtype | int, name: str = "dtype") -> int:
     """The number of a type in the C interface; numbers themselves are left."""
     if type(dtype) is int:

@@ -45,8 +45,9 @@ def _is_number(node: Node, below: Collection[Node], numbers: set[Node]) -> bool:
     return kind in _REDUCTIONS or (_name(node) in _ELEMENTWISE and bool(below) and numbers.issuperset(below))
 
 
-def _ordered(roots: Iterable[Node], owner: int) -> dict[Node, tuple[bool, list[Node]]]:
-    """{node: (whether it is a recorded use, its children)} of the graph below the roots, children first."""
+def ordered(roots: Iterable[Node], owner: int | None = None) -> dict[Node, tuple[bool, list[Node]]]:
+    """{node: (whether it is a recorded use, its children)} of the graph below the roots, children first. `owner`: a
+    recorded use of it goes on below its input alone."""
     found: dict[Node, tuple[bool, list[Node]]] = {}
     order: dict[Node, tuple[bool, list[Node]]] = {}
     stack = [(root, False) for root in roots]
@@ -68,7 +69,7 @@ def search(roots: Iterable[Node], owner: int,
     """Returns ({id: operation}, ids, met): which of the parameters, given by their ids, are used in the graph by an
     operation beside those that were marked for `owner`; which have a penalty, that is a number made of parameters
     alone, which is added to the rest of the loss; and whether a marked use was met."""
-    graph = _ordered(roots, owner)
+    graph = ordered(roots, owner)
     data: set[Node] = set()     # Nodes that depend on more than parameters;
     numbers: set[Node] = set()  # of the others, those with one number.
     under: dict[Node, set[int]] = {}  # The wanted parameters below nodes that depend on parameters alone.

@@ -16,6 +16,7 @@ from .._preconditioner import Preconditioner, StepReport, curvature_options
 from . import _checks, _compiled, _copies, _messages, _savers, _sharded, _state
 from ._distributed import default_comm
 from ._find import find_layers
+from ._fisher import Sampled
 from ._gradients import Rates, any_nonzero
 from ._join import Joins
 from ._layers import Layer
@@ -32,7 +33,7 @@ from ._trained import ModelLayers, Owned
 ALL_KINDS = (c.LINEAR, c.CONV2D, c.NORM, c.EMBEDDING)
 
 
-class ModelPreconditioner(Joins, Settable):
+class ModelPreconditioner(Joins, Sampled, Settable):
     """Preconditions the gradients of a model in place; dkfac.torch.attach() describes the arguments. `owned`: returns
     {id: parameter} of those that the optimizer has; a layer that lacks one of them is left alone. Default: all."""
 
@@ -40,7 +41,7 @@ class ModelPreconditioner(Joins, Settable):
     _complete = False      # The constructor has ended.
 
     def __init__(self, model: nn.Module, *, comm: Comm | None = None, accumulation_steps: int | None = None,
-                 loss_reduction: str = "mean", grad_scaler: GradScaler | None = None,
+                 loss_reduction: str = "mean", fisher: str = "empirical", grad_scaler: GradScaler | None = None,
                  skip_layers: _checks.SkipLayers = (), batch_dim: BatchDim = 0, kinds: Collection[int] = ALL_KINDS,
                  scaling: Scaling | None = None, owned: Owned | None = None, graphs: bool = True,
                  damping: float = UnsetFloat(0.0), relative_damping: float = UnsetFloat(0.1),
@@ -50,6 +51,7 @@ class ModelPreconditioner(Joins, Settable):
         model = _compiled.unwrapped(model)
         _checks.refuse_model(model)
         _checks.refuse_options(comm, loss_reduction, grad_scaler, batch_dim, options)
+        _checks.refuse_fisher(fisher)
         if accumulation_steps is not None:
             accumulation_steps = integer("attach", "accumulation_steps", accumulation_steps, least=1)
         patterns = _checks.patterns(skip_layers, model)
@@ -59,7 +61,7 @@ class ModelPreconditioner(Joins, Settable):
         _sharded.refuse_comm(model, comm.rank, comm.size)
         if device.type == "cuda":
             comm = comm.on_device(device_struct(device))
-        setup = Setup(model, comm, device, accumulation_steps, loss_reduction, grad_scaler, batch_dim, scaling)
+        setup = Setup(model, comm, device, accumulation_steps, loss_reduction, grad_scaler, batch_dim, scaling, fisher)
         for wire in ("operand", "statistics_wire"):
             if wire in options:
                 options[wire] = _checks.number_of(options[wire], wire)

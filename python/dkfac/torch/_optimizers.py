@@ -16,6 +16,7 @@ from torch import nn
 
 from .._library import InvalidArgument, real
 from . import _checks, _savers
+from ._fisher import Sampled
 from ._join import Joins
 from ._model import ModelPreconditioner
 from ._options import Options, describe
@@ -48,7 +49,7 @@ def _refuse_unused(update: str, given: Mapping[str, Mapping[str, tuple[Any, Any]
 
 
 @describe(Options)
-class KFAC(Joins, Settable, torch.optim.Optimizer):
+class KFAC(Joins, Sampled, Settable, torch.optim.Optimizer):
     """Gradients that are preconditioned by K-FAC, and what updates the weights with them, as one optimizer of a model.
 
     update: "momentum", torch.optim.SGD with `momentum` and `nesterov`; or "adamw", torch.optim.AdamW with `betas` and

@@ -93,6 +93,8 @@ class Options(CommonOptions, total=False):
     grad_scaler: GradScaler | None
     """What scales the loss: an object with get_scale(), or a callable that returns the scale. Default None: the
     GradScaler of torch that is found to scale the loss, if one does."""
+    fisher: Literal["empirical", "monte_carlo"]
+    """Statistics are those of the gradients of the loss, or of fisher_backward(). Default "empirical"."""
     skip_layers: SkipLayers
     """Regular expressions of names or classes of modules that get the first-order update; one that is found in none,
     and names no class that could have curvature, is an error. Default ()."""

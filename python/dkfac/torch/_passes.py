@@ -4,6 +4,7 @@ from __future__ import annotations
 import torch
 
 from .. import _structs as c
+from .._library import Error
 from ._layers import Layer, LinearLayer, Moments, Rows
 
 
@@ -51,6 +52,11 @@ class Use:
         """Its input was changed in place."""
         return self.x is None or self.x._version != self.version
 
+    def refuse_changed(self) -> None:
+        if self.changed():
+            raise Error(f"[dkfac] the input of layer '{self.layer.name}' was changed in place before its backward "
+                        "pass; change a copy of it")
+
 
 class Passes:
     """Which pass runs, and what has come since the last step."""
@@ -60,6 +66,7 @@ class Passes:
         self.paused = 0     # Depth of paused(),
         self.backwards = 0  # and of calls of torch.autograd.backward(),
         self.calls = 0      # and how many there were, each within another one apart.
+        self.sampling = False  # The backward passes of fisher_backward() run.
         self.end_step()
 
     def end_step(self) -> None:
@@ -121,7 +128,7 @@ class Passes:
 
     def turn_back(self, one: Pass) -> None:
         """The backward pass of a forward pass begins. A checkpoint within runs its part again, as a part of it."""
-        self.begun = self.begun or not self.derives()
+        self.begun = self.begun or not (self.derives() or self.sampling)
         if self.current is not None:
             self.current = one
             one.backward = True

@@ -49,7 +49,8 @@ def lacking(setup: Setup, passes: Passes, curved: Sequence[Layer], records: Step
                 "mode, with gradients enabled, was seen since the last one; "
                 + _messages.call_advice(setup.model, passes.count > 0) + _compiled.advice())
     layers = [one for one in curved if one.module.training and one.weight.requires_grad]
-    if not layers or (_recorded(passes, records) if due else passes.begun):
+    recorded = due and _recorded(passes, records)
+    if not layers or (recorded and (passes.begun or not setup.sampled) if due else passes.begun):
         return None
     own = {id(p) for one in layers for p in one.parameters()}
     grads = gradients_of(layers)
@@ -58,9 +59,11 @@ def lacking(setup: Setup, passes: Passes, curved: Sequence[Layer], records: Step
         return None  # The passes return something that hooks do not reach.
     if not made and any_nonzero(p.grad for p in setup.model.parameters() if id(p) not in own):
         return None
-    needs = "needs statistics" if due else "needs new gradients"
+    needs = "needs statistics" if due and not recorded else "needs new gradients"
     return (f"[dkfac] step() {needs}, and no backward pass of the attached module, e.g. through layer "
-            f"'{layers[0].name}', was recorded since the last one; call backward() on a loss of its output"
+            f"'{layers[0].name}', was recorded since the last one; call "
+            + ("kfac.fisher_backward() of its output and " if setup.sampled and due else "")
+            + "backward() on a loss of its output"
             + (", outside of paused()," if due else "") + " before the step")
 
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from .._library import DataError, Error, integer
 from .._preconditioner import Preconditioner
-from . import _capture, _checks, _compiled, _messages, _scalers, _state
+from . import _capture, _checks, _compiled, _fisher, _messages, _scalers, _state
 from ._batch import Candidate, choose, rows_of
 from ._consistency import UNRECORDED, Consistency
 from ._count import Count
@@ -38,6 +38,7 @@ class Recorder:
         self.joining = Joining(setup)
         self.count = Count(setup.accumulation_steps, setup.comm.size)
         self._batches: list[Candidate] = []  # Among the arguments of the last pass.
+        self.sampling: _fisher.Sampling | None = None  # While fisher_backward() runs.
         self._held: list[tuple[Use, torch.Tensor]] = []  # Of several passes, until their backward pass ends.
         self.registered: Registered | None = None
         self.pending: Mapping[str, Any] | None = None  # A loaded state, until the first pass.
@@ -207,6 +208,7 @@ class Recorder:
             known = moments is not None and moments[0].dtype in WIDE
             use.moments = moments if known else use.layer.moments(x)
         self.consistency.mark(layer, out, x)
+        _fisher.mark(self, out)
         index = out.output_nr  # Hooks of the node run after those of `out`, by which users may change the gradient.
         node: Any = out.grad_fn
         node.register_prehook(lambda grads: self.arrived(use, grads[index]))
@@ -217,6 +219,8 @@ class Recorder:
         # A function may return None for its input; without hooks, this is detached.
         if grad is None or self.passes.paused or not self.attached:
             return
+        if self.sampling is not None:
+            return self.sampling.arrived(use, grad)
         if self.passes.derives():
             self.uncaught.caught(layer)
             return self.consistency.derive()
@@ -227,19 +231,20 @@ class Recorder:
         if use.arrived or use.duplicate:
             raise Error(_messages.twice(use))
         self.uncaught.caught(layer)
-        if use.changed():
-            raise Error(f"[dkfac] the input of layer '{layer.name}' was changed in place before its backward pass; "
-                        "change a copy of it")
+        use.refuse_changed()
+        _fisher.refuse_unsampled(self, use)
         if self.passes.scale is not None:
             use.made_in.loss_scale = self.passes.scale
         grad = use.arrive(grad.detach() if grad.requires_grad else grad)
         self.consistency.arrived(use, grad)
+        if self.setup.sampled:
+            return use.release()
         self.passes.join(use.made_in)
         if self.joining.active:
             self.joining.deferred.append((use, grad))
             return
         registered = self.registered or self.build()
-        if self._admits(registered, use) and self.passes.awaits(use):
+        if self.admits(registered, use) and self.passes.awaits(use):
             self._held.append((use, grad))
         elif not self.count.over:
             self._send(registered, [(use, grad)])
@@ -275,7 +280,7 @@ class Recorder:
         if done and held and self.registered is not None:
             self._send(self.registered, held)
 
-    def _admits(self, registered: Registered, use: Use) -> bool:
+    def admits(self, registered: Registered, use: Use) -> bool:
         """Whether a use is recorded in this step. A further backward pass replaces the records before it where their
         gradients are gone: they got no step. Otherwise it has to be one of those of the step. Until then records are
         kept, since a pass without a backward pass, e.g. for a metric, comes between backward and step too. A layer's
@@ -351,7 +356,7 @@ class Recorder:
     def record_deferred(self, registered: Registered) -> None:
         self._send_held(done=True)  # Of torch.autograd.grad(), of which nothing tells the end.
         deferred, self.joining.deferred = self.joining.deferred, []
-        admitted = [(use, grad) for use, grad in deferred if self._admits(registered, use)]
+        admitted = [(use, grad) for use, grad in deferred if self.admits(registered, use)]
         if admitted:
             self._send(registered, admitted)
 

@@ -67,18 +67,21 @@ class StepRecords:
             return self._send(layer, layer.placeholder(), ranks)
         record = joined(layer, [_record(use, grad) for use, grad in filled])
         batched = filled[0][1].dim() >= layer.batched
-        self._send(layer, record, ranks, one.batch if batched else 1, one.loss_scale, uses)
+        loss_scale = 1.0 if self._setup.sampled else one.loss_scale
+        self._send(layer, record, ranks, one.batch if batched else 1, loss_scale, uses)
         layer.valid = True
 
     def _send(self, layer: Layer, record: Record, ranks: int, batch: int | None = None,
               loss_scale: float = 1.0, uses: int = 1) -> None:
-        """Gradients of a mean over n samples in each of m passes are multiplied by n m; `batch` is n, also where the
-        rows of the layer are not those of the samples. A is a mean over rows."""
+        """Gradients of a mean over n samples in each of m passes are multiplied by n m, those of fisher_backward() are
+        of samples; `batch` is n, also where the rows of the layer are not those of the samples. A is a mean over
+        rows."""
         library, setup, (x, grad, moments) = self._library, self._setup, record
         passes, rows = self.passes, grad.shape[0]
         samples = batch if batch and setup.scaling is None else rows
         all_samples = max(1, samples * passes)
-        of_a, of_g = 1, 1 / all_samples if setup.loss_reduction == "mean" else 1.0
+        of_mean = setup.loss_reduction == "mean" and not setup.sampled
+        of_a, of_g = 1, 1 / all_samples if of_mean else 1.0
         if setup.scaling is not None:
             of_a, of_g = setup.scaling(layer, layer.positions(rows, grad))
             all_samples *= uses  # kfac-pytorch takes the mean of both factors.

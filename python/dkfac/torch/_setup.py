@@ -36,7 +36,12 @@ class Setup:
     grad_scaler: GradScaler | None
     batch_dim: BatchDim
     scaling: Scaling | None  # (layer, positions) -> (a, g): A is divided by a, output gradients by g, not by 1/samples.
+    fisher: str = "empirical"  # Or "monte_carlo": records are those of fisher_backward().
     process: int = field(default_factory=os.getpid)
+
+    @property
+    def sampled(self) -> bool:
+        return self.fisher != "empirical"
 
     def loss_scale(self) -> float:
         scaler: Any = self.grad_scaler

@@ -110,6 +110,8 @@ class Telling:
         parts.append(f"{said(settings)}, {self._intervals(settings)}")
         if self.rejections.count:
             parts.append(f"{self.rejections.count} of {self.rejections.steps} steps were rejected")
+        if recorder.setup.sampled:
+            parts.append("statistics by fisher_backward()")
         if recorder.stance.hides():
             parts.append("compiled code runs as it was written in steps with statistics")
         if table:
