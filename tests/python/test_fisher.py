@@ -1,5 +1,5 @@
-"""Statistics by fisher_backward(): exact ones are Hessians of torch's losses, where these are Gauss-Newton matrices, and
-drawn ones have them as their mean; gradients are as without."""
+"""Statistics by fisher_backward(): exact ones are Gauss-Newton matrices by Hessians of torch's losses, drawn ones have
+them as their mean; gradients are as without."""
 import copy
 import math
 
@@ -250,6 +250,18 @@ def test_gradients_and_the_generator_of_torch_are_as_without(samples, loss):
             kfac.optimizer.step()
             assert not kfac.reasons() and kfac.last_report.updated
     assert len(found[0]) == len(found[1]) > 12 and all(torch.equal(one, other) for one, other in zip(*found))
+
+
+def test_gradients_of_weights_are_not_computed(monkeypatch):
+    """But for the smallest parameter below the first layer, to which autograd has to come."""
+    asked, grad = [], torch.autograd.grad
+    monkeypatch.setattr(torch.autograd, "grad", lambda outputs, inputs, *rest, **more: (
+        asked.append(inputs), grad(outputs, inputs, *rest, **more))[1])
+    index = torch.randint(7, (4, 4))
+    for model, x, name in ((Net(), torch.randn(4, 3), "first.bias"), (Images(), index, "table.weight")):
+        asked.clear()
+        assert attached(model).fisher_backward(model(x), "softmax", samples=2) == len(asked) == 2
+        assert all(len(leaves) == 1 and leaves[0] is dict(model.named_parameters())[name] for leaves in asked)
 
 
 def test_steps_without_statistics_have_no_backward_pass():

@@ -90,9 +90,9 @@ def test_the_cases_differ(two):
 
 @pytest.mark.parametrize("name", NEAR)
 def test_two_ranks_differ_by_rounding_alone(two, name):
-    """Gradients are clipped before the step: the norm over shards is rounded in another order than that of whole ones, a
-    relative error of some n eps in all gradients, n of 4,000 parameters; 100 over five steps of a network. So is a sum
-    of two passes."""
+    """Gradients are clipped before the step: the norm over shards is rounded in another order than that of whole ones,
+    a relative error of some n eps in all gradients, n of 4,000 parameters; 100 over five steps of a network. So is a
+    sum of two passes."""
     assert 0 < apart(two[0][name], "fsdp", "ddp") <= 100 * 4000 * EPS
 
 
