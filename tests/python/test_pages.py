@@ -13,7 +13,7 @@ pytestmark = pytest.mark.skipif(not (tree() / PAGE).is_file(), reason="no pages 
 MARKS = {  # What stands in one snippet alone, by the name of its test.
     "two lines": "as dkfac\nkfac = dkfac.attach(model, optimizer)", "Trainer": "transformers.Trainer(",
     "Lightning": "lightning.LightningModule", "accelerate": "accelerate.Accelerator(",
-    "compile": "torch.compile(", "fully_shard": "fully_shard(",
+    "fisher_backward": "kfac.fisher_backward(", "compile": "torch.compile(", "fully_shard": "fully_shard(",
     "KFACPreconditioner": "dkfac.KFACPreconditioner(", "Join": "join.Join("}
 
 
@@ -93,6 +93,12 @@ def test_accelerate():
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     assert trained(run("accelerate", accelerate=accelerate, model=model, optimizer=optimizer,
                        loader=batches())["kfac"], 4)
+
+
+def test_fisher_backward():
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    assert trained(run("fisher_backward", model=model, optimizer=optimizer, loader=batches())["kfac"], 4)
 
 
 def test_compile():
