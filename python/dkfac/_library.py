@@ -106,6 +106,7 @@ def _declare(library: Library) -> None:
         "dkfac_factors_get": [handle, c_int32, tensor],
         pre + "create": [handle, POINTER(c.CurvatureOptions), POINTER(c.ContextOptions), out],
         pre + "add_layer": [handle, c_char_p, POINTER(c.LayerSpec), POINTER(c_int32)],
+        pre + "keep_direction": [handle, c_int32],
         pre + "prepare": [handle],
         pre + "wants_input": [handle, c_int32, POINTER(c_int32)],
         pre + "wants_grad_output": [handle, c_int32, POINTER(c_int32)],

@@ -132,6 +132,10 @@ class Preconditioner:
         check(self._library.dkfac_preconditioner_add_layer(self._handle, name.encode(), byref(spec), byref(layer)))
         return layer.value
 
+    def keep_direction(self, layer: int) -> None:
+        """Leaves it to the workers of the layer, who alone precondition and pass its gradient; before prepare()."""
+        check(self._library.dkfac_preconditioner_keep_direction(self._handle, layer))
+
     def prepare(self) -> None:
         check(self._library.dkfac_preconditioner_prepare(self._handle))
 

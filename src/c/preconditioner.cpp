@@ -40,6 +40,12 @@ int dkfac_preconditioner_add_layer(dkfac_preconditioner* object, const char* nam
   });
 }
 
+int dkfac_preconditioner_keep_direction(dkfac_preconditioner* object, int32_t layer) {
+  return c::guarded([&] {
+    c::required(object, "dkfac_preconditioner_keep_direction", "the object")
+        .object.keep_direction(c::layer_id(layer));
+  });
+}
 int dkfac_preconditioner_prepare(dkfac_preconditioner* object) {
   return c::guarded(
       [&] { c::required(object, "dkfac_preconditioner_prepare", "the object").object.prepare(); });

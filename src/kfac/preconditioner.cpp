@@ -40,6 +40,12 @@ struct DKFAC_LOCAL Preconditioner::Impl {
   void scale(ConstTensorView clip);
   void gather(std::span<const LayerGrad> given);
   void set_rates(LayerId layer, double weight_lr, double bias_lr);
+  void keep_direction(LayerId layer);
+  /// Whether the direction of a layer goes through the gather buffer.
+  [[nodiscard]] bool gathers(int layer) {
+    return gathered->needed() && curvature().layer(layer).has_curvature() &&
+           !kept[static_cast<std::size_t>(layer)];
+  }
   /// The output of preconditioning a layer: a block of the gather buffer, or the caller's gradient.
   [[nodiscard]] LayerDirection target(const LayerGrad& grad);
   [[nodiscard]] Curvature& curvature() { return steps.curvature(); }
@@ -65,6 +71,7 @@ struct DKFAC_LOCAL Preconditioner::Impl {
     double weight = 1, bias = 1;
   };
   std::vector<Rates> rates;  // Of each layer, as multiples of StepArgs::lr.
+  std::vector<bool> kept;    // Layers whose directions stay with their workers.
   bool prepared = false;
   Tensor nonfinite;        // f32[1]
   std::vector<bool> seen;  // Layers whose gradients were passed to this step.
@@ -125,9 +132,8 @@ void Preconditioner::Impl::gather(std::span<const LayerGrad> given) {
     return curvature().preconditions(static_cast<int>(grad.layer));
   };
   gathered->run();
-  if (gathered->needed())
-    for (const LayerGrad& grad : grads)
-      if (done(grad)) unpack(grad);
+  for (const LayerGrad& grad : grads)
+    if (done(grad) && gathers(static_cast<int>(grad.layer))) unpack(grad);
   for (std::size_t i = 0; i < given.size(); ++i)
     if (done(given[i])) row_major.write_back(ctx, given, i);
 }
@@ -139,7 +145,8 @@ void Preconditioner::Impl::prepare() {
   for_each_field(options, fields);
   std::string text = "preconditioner\n" + fields.text() + curvature().agreed_text();
   for (int i = 0; i < curvature().layers(); ++i)
-    text += registration_line(curvature().layer(i).name, curvature().layer(i).spec);
+    text += registration_line(curvature().layer(i).name, curvature().layer(i).spec) +
+            (kept[static_cast<std::size_t>(i)] ? " keeps its direction\n" : "");
   comm::require_equal(*comm, text, "the preconditioner's layers and options");
   grid = comm::make_worker_grid(comm, options.distribution.grad_worker_fraction);
   comm::require_equal_arithmetic(grid, ctx);
@@ -151,9 +158,8 @@ void Preconditioner::Impl::prepare() {
   std::vector<comm::Slot> slots;
   for (int i = 0; i < curvature().layers(); ++i) {
     const CurvatureBlock& block = curvature().layer(i);
-    slots.push_back({block.owner,
-                     block.has_curvature() ? weight_numel(block.spec) + bias_numel(block.spec) : 0,
-                     0});
+    const bool sent = block.has_curvature() && !kept[static_cast<std::size_t>(i)];
+    slots.push_back({block.owner, sent ? weight_numel(block.spec) + bias_numel(block.spec) : 0, 0});
   }
   gathered.emplace(ctx, grid, "preconditioned gradients", std::move(slots), options.dtype);
   nonfinite = Tensor::zeros(ctx, {1});
@@ -189,10 +195,12 @@ void Preconditioner::Impl::check_grads(std::span<const LayerGrad> given, bool al
                  ctx.device());
     check_bias(caller, "the gradient of the bias", block.spec, grad.bias, ctx.device());
   }
-  for (int i = 0; i < curvature().layers(); ++i)
-    DKFAC_CHECK(
-        allow_missing || seen[static_cast<std::size_t>(i)] || !curvature().layer(i).has_curvature(),
-        "[step] layer '", curvature().layer(i).name, "' has no gradient; pass those of all layers");
+  for (int i = 0; i < curvature().layers(); ++i) {
+    const bool used = curvature().layer(i).has_curvature() &&
+                      (!kept[static_cast<std::size_t>(i)] || curvature().is_worker_of(i));
+    DKFAC_CHECK(allow_missing || seen[static_cast<std::size_t>(i)] || !used, "[step] layer '",
+                curvature().layer(i).name, "' has no gradient; pass those of all layers");
+  }
 }
 
 void Preconditioner::Impl::set_rates(LayerId id, double weight_lr, double bias_lr) {
@@ -206,12 +214,22 @@ void Preconditioner::Impl::set_rates(LayerId id, double weight_lr, double bias_l
   rates[static_cast<std::size_t>(i)] = {weight_lr, bias_lr};
 }
 
+void Preconditioner::Impl::keep_direction(LayerId id) {
+  const int i = static_cast<int>(id);
+  DKFAC_CHECK(i >= 0 && i < curvature().layers(), "[keep_direction] layer id ", i,
+              " does not exist; there are ", curvature().layers(),
+              " layers, whose ids add_layer() returned");
+  DKFAC_CHECK(!prepared, "[keep_direction] layer '", curvature().layer(i).name,
+              "' comes after prepare(), which has allocated what is gathered");
+  kept[static_cast<std::size_t>(i)] = true;
+}
+
 LayerDirection Preconditioner::Impl::target(const LayerGrad& grad) {
   const int index = static_cast<int>(grad.layer);
   const std::int64_t weight = grad.weight.numel(), bias = grad.bias.numel();
   const Rates& rate = rates[static_cast<std::size_t>(index)];
   LayerDirection out{.layer = index, .weight_lr = rate.weight, .bias_lr = rate.bias};
-  if (gathered->needed() && layer(grad.layer).has_curvature()) {
+  if (gathers(index)) {
     const TensorView block = gathered->block(index);
     out.weight = block.slice(0, 0, weight);
     if (bias > 0) out.bias = block.slice(0, weight, bias);
@@ -274,9 +292,11 @@ LayerId Preconditioner::add_layer(std::string name, LayerSpec spec) {
   validate(spec, name);
   curvature.add_layer(std::move(name), std::move(spec));
   impl_->rates.emplace_back();
+  impl_->kept.push_back(false);
   return static_cast<LayerId>(curvature.layers() - 1);
 }
 
+void Preconditioner::keep_direction(LayerId layer) { impl_->keep_direction(layer); }
 void Preconditioner::prepare() { impl_->prepare(); }
 
 bool Preconditioner::wants_statistics() const { return impl_->steps.recorder().wants_statistics(); }

@@ -122,6 +122,8 @@ def run(rank, size, case):
             found[f"{name} curved"] = [layer.name for layer in training.kfac.curved()]
             found[f"{name} reasons"] = training.kfac.reasons()
             found[f"{name} bytes"] = training.bytes
+            found[f"{name} library"] = training.kfac.last_report.bytes
+            found[f"{name} gathers"] = "gathered directions" in training.kfac.report()
             if case.get("messages") and sharded:
                 found["messages"] = messages(training)
             found[name] = training.result()
@@ -129,23 +131,21 @@ def run(rank, size, case):
 
 
 def messages(training):
-    """Elements that the ranks have to send for a step, those that this rank has to hold, and the largest message, by
-    shapes and owners alone; and what this rank has sent and held, in bytes."""
+    """Elements that the ranks have to send for a step, and those that this rank has to hold, by shapes and owners alone:
+    the gradients of its own layers, its rows of the others and those of other ranks of its own. And what this rank has
+    sent and held, in bytes."""
     kfac, rank, size = training.kfac, dist.get_rank(), dist.get_world_size()
-    moved, mine, others, largest = 0, 0, 0, 0
+    moved = held = 0
     for layer in kfac.curved():
         owner = kfac._library.factors(layer.id, lambda _: None)[1]
         for p in layer.parameters():
             rows = [len(part) for part in torch.empty(p.shape[0]).chunk(size)] + [0] * size
-            moved += 2 * (p.numel() - rows[owner] * p.numel() // p.shape[0])  # To the owner, and back.
-            largest = max(largest, p.numel())
-            if owner == rank:
-                mine += p.numel()
-            else:
-                others = max(others, p.numel())
+            width = p.numel() // p.shape[0]
+            moved += 2 * (p.numel() - rows[owner] * width)  # To the owner, and back.
+            held += 2 * p.numel() - rows[rank] * width if owner == rank else rows[rank] * width
     shards = kfac._recorder.registered.gradients.shards
-    return {"moved": moved, "held": mine + others, "largest": largest, "all": sum(p.numel() for layer in kfac.curved()
-            for p in layer.parameters()), "sent": shards.sent, "most": shards.held}
+    return {"moved": moved, "held": held, "all": sum(p.numel() for layer in kfac.curved() for p in layer.parameters()),
+            "sent": shards.sent, "most": shards.held}
 
 
 def main():

@@ -118,6 +118,10 @@ DKFAC_C_API void dkfac_preconditioner_destroy(dkfac_preconditioner* object);
 /* Adds a layer before the first record; `layer` becomes its number, counted from 0. */
 DKFAC_C_API int dkfac_preconditioner_add_layer(dkfac_preconditioner* object, const char* name,
                                                const dkfac_layer_spec* spec, int32_t* layer);
+/* Leaves the direction of a layer to its workers, before dkfac_preconditioner_prepare() and alike
+ * on all ranks: the gradient of the layer is preconditioned there alone; other ranks, where it is
+ * neither read nor changed, may leave it out. */
+DKFAC_C_API int dkfac_preconditioner_keep_direction(dkfac_preconditioner* object, int32_t layer);
 /* Fixes the layers; collective. Called by the first record or step if the caller has not. */
 DKFAC_C_API int dkfac_preconditioner_prepare(dkfac_preconditioner* object);
 /* Whether this step uses records at all (layer < 0), or the input or output gradient of one layer.

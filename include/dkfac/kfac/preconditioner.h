@@ -70,6 +70,12 @@ class DKFAC_API Preconditioner {
   /// Adds a layer, before prepare(), and returns its id; ids count from 0. Throws InvalidArgument
   /// for an empty or duplicate name, and for an invalid spec.
   [[nodiscard]] LayerId add_layer(std::string name, LayerSpec spec);
+  /// Leaves the direction of a layer to its workers (DistributionOptions::grad_worker_fraction):
+  /// step() gathers nothing of it, and has no memory for it on other ranks. Those may leave out its
+  /// gradient, which is neither read nor changed there. For callers that divide parameters over
+  /// ranks and send each rank its part. Before prepare(), and alike on all ranks. Throws
+  /// InvalidArgument for a layer that does not exist, and after prepare().
+  void keep_direction(LayerId layer);
   /// Fixes the layers and assigns their owners; collective. Throws InvalidArgument when layers or
   /// options differ between ranks, and on every rank where some rank lacks the memory that
   /// statistics and inverses need at least: the machine's, or its control group's or device's.

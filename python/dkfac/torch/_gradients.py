@@ -51,12 +51,15 @@ class Gradients:
         self.others, self.shards = others, shards
         self.known = {id(p) for layer in layers for p in layer.parameters()}
         self.unseen: list[torch.Tensor] = []  # Gradients to which no pointer leads.
-        self.array = (c.LayerGrad * len(layers))()
+        passed = [layer for layer in layers if shards is None or shards.passes(layer)]
+        self.array = (c.LayerGrad * len(passed))()
         self.kept: list[torch.Tensor] = []  # What the array points to.
         self.copies: list[tuple[torch.Tensor, torch.Tensor]] = []  # (gradient, copy) to be written back.
         self.entries: list[tuple[Layer, list[_Part]]] = []
+        self.layers = layers
+        self.elsewhere = [layer for layer in layers if layer not in passed]  # Whose gradients other ranks pass.
         self.rates = [(1.0, 1.0)] * len(layers)  # Of weight and bias, as multiples of the rate of a step.
-        for entry, layer in zip(self.array, layers):
+        for entry, layer in zip(self.array, passed):
             entry.layer = layer.id
             parts = [self._part(entry.weight, layer.weight_grad, layer, layer.weight)]
             if layer.bias is not None:
@@ -77,15 +80,15 @@ class Gradients:
     def pass_rates(self, preconditioner: Preconditioner, lr: Rates) -> float | None:
         """Passes the rates of the layers on, for the KL clip, and returns that of the step: the highest of them.
         `lr`: {id of a parameter: its rate}, where others have the rate 0, or the one rate of all."""
-        rates, highest = [(1.0, 1.0)] * len(self.entries), None
+        rates, highest = [(1.0, 1.0)] * len(self.layers), None
         if not isinstance(lr, Mapping):
             highest = lr
         else:
-            pairs = [[lr.get(id(p), 0.0) for p in (layer.weight, layer.bias)] for layer, _ in self.entries]
+            pairs = [[lr.get(id(p), 0.0) for p in (layer.weight, layer.bias)] for layer in self.layers]
             highest = max((rate for pair in pairs for rate in pair), default=0.0)
             highest = max(highest, 1e-30)  # Where all are 0, e.g. in a warm-up, nothing is clipped.
             rates = [(weight / highest, bias / highest) for weight, bias in pairs]
-        for i, (layer, _) in enumerate(self.entries):
+        for i, layer in enumerate(self.layers):
             if rates[i] != self.rates[i]:
                 preconditioner.set_rates(layer.id, *rates[i])
         self.rates = rates
@@ -97,6 +100,8 @@ class Gradients:
         if self.shards is not None:
             self.shards.gather()
         self.unseen = [p.grad for p in self.others(self.known) if p.grad is not None]
+        self.unseen += [p.grad for layer in self.elsewhere if layer.left is not None for p in layer.parameters()
+                        if p.grad is not None]
         for layer, parts in self.entries:
             used = (everywhere or layer.valid) and layer.left is None
             for struct, find, parameter, count in parts:

@@ -15,6 +15,7 @@ from ._gradients import Gradients
 from ._layers import Layer
 from ._records import StepRecords
 from ._setup import Setup
+from ._sharded import is_sharded
 from ._shards import shards_of
 
 
@@ -38,6 +39,8 @@ class Registered:
             spec = layer.make_spec() if layer.reason is None else Layer.make_spec(layer)
             spec.max_rows = count
             layer.id = library.add_layer(layer.name, spec)
+            if is_sharded(layer.weight):
+                library.keep_direction(layer.id)
         library.prepare()
         curved = [layer for layer in layers if layer.curved]
         self.gradients = Gradients(curved, unseen, shards_of(setup, library, curved))

@@ -27,6 +27,8 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
     if not is_sharded(tensor):
         return tensor
     sharded: Any = tensor
+    if not torch.is_grad_enabled():
+        return sharded.to_local()
     with torch.no_grad():
         return sharded.to_local()
 

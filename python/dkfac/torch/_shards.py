@@ -2,12 +2,11 @@
 give every rank its rows of the direction after it.
 
 Both ways are one all-to-all for each bucket of layers, over all ranks. What a rank gets is the gradients of the layers
-that it works on, and never those of the model: the other layers have one block of memory together, which the library
-writes what it gathers to."""
+that it works on, and never those of the model; the library leaves the directions of the others alone."""
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Optional
 
 import torch
 import torch.distributed as dist
@@ -21,6 +20,7 @@ from ._sharded import is_sharded, local
 
 Span = tuple[int, int]  # First element of a parameter, in the order of its rows, and the one after the last.
 _Piece = tuple[int, Span]  # Some elements of a unit, by its number.
+_View = Callable[[int, Span], Optional[torch.Tensor]]  # Of a piece.
 
 
 class Unit(NamedTuple):
@@ -39,10 +39,11 @@ class Unit(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """What this rank sends and gets for a bucket, rank by rank."""
+    """What this rank sends and gets for a bucket, rank by rank, and what it has itself of its own layers."""
 
     sent: list[_Piece]
     got: list[_Piece]
+    kept: list[_Piece]
     sizes_sent: list[int]
     sizes_got: list[int]
     dtype: torch.dtype
@@ -99,6 +100,9 @@ class Shards:
         self._place, self._device, self._rank, self._ranks = place, setup.device, setup.comm.rank, setup.comm.size
         workers = max(1, round(library.options.grad_worker_fraction * self._ranks))
         self._units = _units(library, layers, self._ranks, workers)
+        self._numbers = {(unit.layer, id(unit.parameter)): number for number, unit in enumerate(self._units)
+                         if self._rank in unit.workers}
+        self._own = {layer for layer, _ in self._numbers}
         mine = [_holding(unit.parameter) for unit in self._units]
         told: list[Any] = [None] * self._ranks
         dist.all_gather_object(told, mine)
@@ -106,7 +110,7 @@ class Shards:
         buckets = self._divide(library.options.bucket_bytes)
         self._there = [self._plan(bucket, back=False) for bucket in buckets]
         self._back = [self._plan(bucket, back=True) for bucket in buckets]
-        self._whole: dict[tuple[Layer, int], torch.Tensor] = {}
+        self._whole: dict[int, torch.Tensor] = {}
         self.sent = self.held = self._kept = 0  # Bytes of the last step: to other ranks, and of memory at most.
 
     def _divide(self, limit: int) -> list[list[int]]:
@@ -123,41 +127,38 @@ class Shards:
             room -= size
         return buckets
 
+    def passes(self, layer: Layer) -> bool:
+        """Whether this rank passes the gradient of a layer to the library: that of a sharded one on its workers."""
+        return not is_sharded(layer.weight) or layer in self._own
+
     def whole(self, layer: Layer, parameter: torch.Tensor) -> torch.Tensor | None:
-        """The gradient of a unit, as a vector; on ranks that do not work on it, memory for it. Between gather() and
-        release()."""
-        return self._whole.get((layer, id(parameter)))
+        """The gradient of a unit, as a vector, on its workers; between gather() and release()."""
+        number = self._numbers.get((layer, id(parameter)))
+        return None if number is None else self._whole.get(number)
 
     def gather(self) -> None:
         """Collective."""
         self.release()
         self.sent = self.held = 0
-        others: dict[torch.dtype, int] = {}
-        for unit in self._units:
-            if self._rank in unit.workers:
-                self._whole[unit.layer, id(unit.parameter)] = self._memory(unit.size, unit.dtype)
-            else:
-                others[unit.dtype] = max(unit.size, others.get(unit.dtype, 0))
-        spare = {dtype: self._memory(size, dtype) for dtype, size in others.items()}
-        for unit in self._units:
-            if self._rank not in unit.workers:
-                self._whole[unit.layer, id(unit.parameter)] = spare[unit.dtype][:unit.size]
+        for dtype in {self._units[number].dtype for number in self._numbers.values()}:
+            mine = [number for number in self._numbers.values() if self._units[number].dtype == dtype]
+            sizes = [self._units[number].size for number in mine]
+            memory = torch.empty(sum(sizes), dtype=dtype, device=self._device)
+            self._whole.update(zip(mine, memory.split(sizes)))
+            self.held += memory.numel() * memory.element_size()
         self._kept = self.held
-        for plan in self._there:
-            self._exchange(plan, back=False)
+        with torch.no_grad():
+            for plan in self._there:
+                self._exchange(plan, self._of_rank, self._of_worker)
 
     def scatter(self) -> None:
         """Writes the whole gradients to those of the parameters; collective."""
-        for plan in self._back:
-            self._exchange(plan, back=True)
+        with torch.no_grad():
+            for plan in self._back:
+                self._exchange(plan, self._of_worker, self._of_rank)
 
     def release(self) -> None:
         self._whole.clear()
-
-    def _memory(self, size: int, dtype: torch.dtype) -> torch.Tensor:
-        found = torch.empty(size, dtype=dtype, device=self._device)
-        self.held += found.numel() * found.element_size()
-        return found
 
     # --- messages -----------------------------------------------------------------------------------------------------
 
@@ -174,44 +175,52 @@ class Shards:
         return found
 
     def _of_worker(self, number: int, piece: Span) -> torch.Tensor:
-        unit = self._units[number]
-        memory = self._whole[unit.layer, id(unit.parameter)]
-        return memory[piece[0] - unit.span[0]:piece[1] - unit.span[0]]
+        first = self._units[number].span[0]
+        return self._whole[number][piece[0] - first:piece[1] - first]
 
     def _of_rank(self, number: int, piece: Span) -> torch.Tensor | None:
         """Of the gradient of the parameter; None where it has none, which is one of zeros."""
         grad = self._units[number].parameter.grad
-        first = self._holdings[self._rank][number].span[0]
-        return None if grad is None else local(grad).detach().view(-1)[piece[0] - first:piece[1] - first]
+        if grad is None:
+            return None
+        first, end = self._holdings[self._rank][number].span
+        values = local(grad).view(-1)
+        return values if piece == (first, end) else values[piece[0] - first:piece[1] - first]
 
     def _plan(self, bucket: Sequence[int], back: bool) -> _Plan:
         ranks = range(self._ranks)
         sent = [self._pieces(bucket, self._rank, rank, back) for rank in ranks]
         got = [self._pieces(bucket, rank, self._rank, back) for rank in ranks]
+        kept = sent[self._rank]
+        sent[self._rank] = got[self._rank] = []
         sizes = [[sum(end - first for _, (first, end) in pieces) for pieces in each] for each in (sent, got)]
-        return _Plan([one for each in sent for one in each], [one for each in got for one in each], sizes[0],
+        return _Plan([one for each in sent for one in each], [one for each in got for one in each], kept, sizes[0],
                      sizes[1], self._units[bucket[0]].dtype)
 
-    def _exchange(self, plan: _Plan, back: bool) -> None:
-        message = torch.zeros(sum(plan.sizes_sent), dtype=plan.dtype, device=self._place)
+    def _exchange(self, plan: _Plan, read: _View, write: _View) -> None:
+        message = torch.empty(sum(plan.sizes_sent), dtype=plan.dtype, device=self._place)
         answer = torch.empty(sum(plan.sizes_got), dtype=plan.dtype, device=self._place)
-        read, write = (self._of_worker, self._of_rank) if back else (self._of_rank, self._of_worker)
-        with torch.no_grad():
-            for part, (number, piece) in zip(_parts(message, plan.sent), plan.sent):
-                values = read(number, piece)
-                if values is not None:
-                    part.copy_(values)
-            dist.all_to_all_single(answer, message, plan.sizes_got, plan.sizes_sent)
-            for part, (number, piece) in zip(_parts(answer, plan.got), plan.got):
-                values = write(number, piece)
-                if values is not None:
-                    values.copy_(part)
-        self.sent += (message.numel() - plan.sizes_sent[self._rank]) * message.element_size()
+        _copy([read(*piece) for piece in plan.sent], _parts(message, plan.sent))
+        _copy([read(*piece) for piece in plan.kept], [write(*piece) for piece in plan.kept])
+        dist.all_to_all_single(answer, message, plan.sizes_got, plan.sizes_sent)
+        _copy(_parts(answer, plan.got), [write(*piece) for piece in plan.got])
+        self.sent += message.numel() * message.element_size()
         self.held = max(self.held, self._kept + (message.numel() + answer.numel()) * message.element_size())
 
 
 def _parts(buffer: torch.Tensor, pieces: Sequence[_Piece]) -> Sequence[torch.Tensor]:
     return buffer.split([end - first for _, (first, end) in pieces])
+
+
+def _copy(values: Sequence[torch.Tensor | None], places: Sequence[torch.Tensor | None]) -> None:
+    """In one call. None among the values is zeros; among the places, one that does not exist."""
+    pairs = [(place, value) for place, value in zip(places, values) if place is not None and value is not None]
+    if pairs:
+        kernels: Any = torch  # Its types lack this one.
+        kernels._foreach_copy_(*map(list, zip(*pairs)))
+    for place, value in zip(places, values):
+        if place is not None and value is None:
+            place.zero_()
 
 
 def shards_of(setup: Setup, library: Preconditioner, layers: Sequence[Layer]) -> Shards | None:

@@ -28,7 +28,7 @@ TensorView AllGather::block(int index) {
 }
 
 void AllGather::run() {
-  if (!needed()) return;
+  if (buffer_.bytes() == 0) return;
   const auto own = counts_.begin() + grid_.column_of(grid_.world->rank());
   const std::int64_t start = std::accumulate(counts_.begin(), own, std::int64_t{0});
   grid_.row->all_gather_v(buffer_.view().slice(0, start, *own), counts_, buffer_, ctx_.stream(),

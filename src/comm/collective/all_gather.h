@@ -12,8 +12,8 @@
 namespace dkfac::comm {
 
 /// All-gather, within grid rows, of blocks that the workers of a layer compute and all ranks need.
-/// Each rank has one buffer for all blocks. If every rank is a worker of every layer, there is
-/// nothing to gather and no buffer.
+/// Each rank has one buffer for all blocks. If every rank is a worker of every layer, or no block
+/// has an element, there is nothing to gather, no buffer and no message.
 class AllGather {
  public:
   /// Allocates the blocks of `slots`, in their order; `dtype` is that of blocks and wire.

@@ -49,6 +49,39 @@ TEST(CPreconditionerRates, AreThoseOfTheClip) {
                  "7");
 }
 
+TEST(CPreconditionerDirections, OfTheOnlyRankStayThere) {
+  const auto preconditioned = [](bool keep) {
+    const Preconditioner object = clipped();
+    if (keep) expect_ok(dkfac_preconditioner_keep_direction(object.get(), 0));
+    Values input({kRows, kIn}, 3), grad_output({kRows, kOut}, 4);
+    Values weight({kOut, kIn}, 5), bias({kOut}, 6);
+    const dkfac_tensor x = input.tensor(), dy = grad_output.tensor();
+    expect_ok(dkfac_preconditioner_record_input(object.get(), 0, &x, nullptr));
+    expect_ok(dkfac_preconditioner_record_grad_output(object.get(), 0, &dy, nullptr));
+    dkfac_step_args args{};
+    dkfac_step_args_init(&args, sizeof args);
+    args.lr = 0.5;
+    const dkfac_layer_grad grad{0, weight.tensor(), bias.tensor()};
+    expect_ok(dkfac_preconditioner_step(object.get(), &grad, 1, &args, nullptr));
+    return weight.data;
+  };
+  EXPECT_EQ(preconditioned(true), preconditioned(false));
+  EXPECT_NE(preconditioned(true), Values({kOut, kIn}, 5).data);
+}
+
+TEST(CPreconditionerDirections, AreKeptBeforePrepareAlone) {
+  const Preconditioner object = clipped();
+  const auto refuse = [](int status, const char* text) {
+    expect_failure(status, DKFAC_INVALID_ARGUMENT, text);
+  };
+  refuse(dkfac_preconditioner_keep_direction(nullptr, 0), "the object is null");
+  refuse(dkfac_preconditioner_keep_direction(object.get(), 1), "layer id 1 does not exist");
+  refuse(dkfac_preconditioner_keep_direction(object.get(), -1), "layer id -1 does not exist");
+  expect_ok(dkfac_preconditioner_keep_direction(object.get(), 0));
+  expect_ok(dkfac_preconditioner_prepare(object.get()));
+  refuse(dkfac_preconditioner_keep_direction(object.get(), 0), "comes after prepare()");
+}
+
 TEST(CPreconditionerNotice, IsEmptyWhereStepsAreShort) {
   const Preconditioner object = clipped();
   const char* text = nullptr;

@@ -133,5 +133,89 @@ TEST(WorkerFraction, ThatDoesNotDivideTheRanksIsAnErrorOnAllOfThem) {
   });
 }
 
+struct Given {
+  std::vector<double> wide = std::vector<double>(12, 0.5), narrow = std::vector<double>(6, 0.5);
+};
+
+/// Two steps of a layer of 4 x 3, which may keep its direction, and one of 3 x 2; `given` becomes
+/// the second step's gradients. `left_out`: whether ranks that may leave out a gradient do so.
+kfac::StepReport two_steps(kfac::Preconditioner& object, bool keep, bool left_out, int columns,
+                           int rank, Given& given) {
+  const LayerId wide = object.add_layer("wide", LinearSpec{.in = 3, .out = 4, .bias = false});
+  const LayerId narrow = object.add_layer("narrow", LinearSpec{.in = 2, .out = 3, .bias = false});
+  if (keep) object.keep_direction(wide);
+  object.prepare();
+  const bool works = object.read_factors(wide).owner % columns == rank % columns;
+  kfac::StepReport report;
+  for (int step = 0; step < 2; ++step) {
+    given = {};
+    Random random(static_cast<std::uint64_t>(7 * rank + step));
+    const auto draw = [&](Shape shape) {
+      std::vector<double> drawn(static_cast<std::size_t>(shape[0] * shape[1]));
+      for (double& x : drawn) x = random.normal();
+      return drawn;
+    };
+    for (const auto& [id, in, out] : {std::tuple(wide, 3, 4), {narrow, 2, 3}}) {
+      const std::vector<double> x = draw({5, in}), dy = draw({5, out});
+      object.record_input(id, view_of(x.data(), {5, in}));
+      object.record_grad_output(id, view_of(dy.data(), {5, out}));
+    }
+    std::vector<kfac::LayerGrad> grads{{narrow, view_of(given.narrow.data(), {3, 2}), {}}};
+    if (works || !left_out) grads.push_back({wide, view_of(given.wide.data(), {4, 3}), {}});
+    report = object.step(grads);
+    EXPECT_TRUE(report.updated);
+  }
+  return report;
+}
+
+TEST(WorkerFraction, LeavesADirectionThatIsKeptToTheWorkers) {
+  for (const auto& [ranks, workers] : {std::pair(1, 1), {2, 1}, {4, 1}, {4, 2}, {4, 4}})
+    comm::run_ranks(ranks, [&, ranks = ranks, workers = workers](auto comm) {
+      kfac::CurvatureOptions options = base().curvature;
+      options.distribution.grad_worker_fraction = static_cast<double>(workers) / ranks;
+      const int columns = ranks / workers;
+      Given gathered, kept, alone;
+      kfac::Preconditioner usual(comm, options), keeps(comm, options), leaves(comm, options);
+      const auto all = two_steps(usual, false, false, columns, comm->rank(), gathered);
+      const auto less = two_steps(keeps, true, false, columns, comm->rank(), kept);
+      (void)two_steps(leaves, true, true, columns, comm->rank(), alone);
+      const bool works = usual.read_factors(LayerId{0}).owner % columns == comm->rank() % columns;
+      EXPECT_EQ(kept.wide, works ? gathered.wide : Given().wide);
+      EXPECT_EQ(alone.wide, kept.wide);
+      EXPECT_EQ(kept.narrow, gathered.narrow);
+      EXPECT_EQ(alone.narrow, gathered.narrow);
+      EXPECT_NE(gathered.wide, Given().wide);
+      const std::uint64_t saved = columns > 1 ? 12 * sizeof(double) : 0;
+      EXPECT_EQ(all.bytes - less.bytes, saved);
+      const bool has = columns > 1;  // Bytes of 6 elements, and of 18.
+      EXPECT_EQ(keeps.describe().find("48 B") != std::string::npos, has) << keeps.describe();
+      EXPECT_EQ(usual.describe().find("144 B") != std::string::npos, has) << usual.describe();
+    });
+}
+
+TEST(WorkerFraction, AsksForGradientsOfWorkersAndForEqualChoices) {
+  comm::run_ranks(2, [](auto comm) {
+    kfac::Preconditioner object(comm, base().curvature), other(comm, base().curvature);
+    const LayerId layer = object.add_layer("fc", LinearSpec{.in = 3, .out = 4});
+    const auto refuse = [](const auto& call, const char* text) {
+      try {
+        call();
+        ADD_FAILURE() << "no error: " << text;
+      } catch (const Error& error) {
+        EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << error.what();
+      }
+    };
+    refuse([&] { object.keep_direction(LayerId{1}); }, "layer id 1 does not exist");
+    object.keep_direction(layer);
+    object.prepare();
+    refuse([&] { object.keep_direction(layer); }, "layer 'fc' comes after prepare()");
+    if (object.read_factors(layer).owner == comm->rank())
+      refuse([&] { (void)object.step({}); }, "layer 'fc' has no gradient");
+    const LayerId same = other.add_layer("fc", LinearSpec{.in = 3, .out = 4});
+    if (comm->rank() == 0) other.keep_direction(same);
+    refuse([&] { other.prepare(); }, "keeps its direction");
+  });
+}
+
 }  // namespace
 }  // namespace dkfac::testing
