@@ -36,7 +36,8 @@ class LeftGradients:
 
 def gradients_of(layers: Sequence[Layer]) -> list[torch.Tensor]:
     """What this rank has of them."""
-    return [local(p.grad) for layer in layers for p in layer.parameters() if p.grad is not None]
+    with torch.no_grad():
+        return [local(p.grad) for layer in layers for p in layer.parameters() if p.grad is not None]
 
 
 def lacking(setup: Setup, passes: Passes, curved: Sequence[Layer], records: StepRecords | None, left: LeftGradients,

@@ -5,7 +5,7 @@ Both ways are one all-to-all for each bucket of layers, over all ranks. What a r
 that it works on, and never those of the model; the library leaves the directions of the others alone."""
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Optional
 
 import torch
@@ -20,7 +20,7 @@ from ._sharded import is_sharded, local
 
 Span = tuple[int, int]  # First element of a parameter, in the order of its rows, and the one after the last.
 _Piece = tuple[int, Span]  # Some elements of a unit, by its number.
-_View = Callable[[int, Span], Optional[torch.Tensor]]  # Of a piece.
+_View = Callable[[_Piece], Optional[torch.Tensor]]
 
 
 class Unit(NamedTuple):
@@ -103,6 +103,7 @@ class Shards:
         self._numbers = {(unit.layer, id(unit.parameter)): number for number, unit in enumerate(self._units)
                          if self._rank in unit.workers}
         self._own = {layer for layer, _ in self._numbers}
+        self._rows: dict[int, torch.Tensor | None] = {}  # Of the gradients in this step, in the order of the unit.
         mine = [_holding(unit.parameter) for unit in self._units]
         told: list[Any] = [None] * self._ranks
         dist.all_gather_object(told, mine)
@@ -110,7 +111,9 @@ class Shards:
         buckets = self._divide(library.options.bucket_bytes)
         self._there = [self._plan(bucket, back=False) for bucket in buckets]
         self._back = [self._plan(bucket, back=True) for bucket in buckets]
-        self._whole: dict[int, torch.Tensor] = {}
+        self._tiles = self._divided()
+        self._whole: dict[int, torch.Tensor] = {}  # In this step.
+        self._parts: dict[_Piece, torch.Tensor] = {}  # Of these.
         self.sent = self.held = self._kept = 0  # Bytes of the last step: to other ranks, and of memory at most.
 
     def _divide(self, limit: int) -> list[list[int]]:
@@ -127,6 +130,15 @@ class Shards:
             room -= size
         return buckets
 
+    def _divided(self) -> dict[torch.dtype, list[_Piece]]:
+        """The units of this rank, one after another, each by the ranks that have its rows."""
+        found: dict[torch.dtype, list[_Piece]] = {}
+        for number in self._numbers.values():
+            unit = self._units[number]
+            spans = {_common(unit.span, held[number].span) for held in self._holdings}
+            found.setdefault(unit.dtype, []).extend((number, span) for span in sorted(spans) if span[1] > span[0])
+        return found
+
     def passes(self, layer: Layer) -> bool:
         """Whether this rank passes the gradient of a layer to the library: that of a sharded one on its workers."""
         return not is_sharded(layer.weight) or layer in self._own
@@ -140,14 +152,17 @@ class Shards:
         """Collective."""
         self.release()
         self.sent = self.held = 0
-        for dtype in {self._units[number].dtype for number in self._numbers.values()}:
-            mine = [number for number in self._numbers.values() if self._units[number].dtype == dtype]
-            sizes = [self._units[number].size for number in mine]
+        for dtype, tiles in self._tiles.items():
+            units = list(dict.fromkeys(number for number, _ in tiles))
+            sizes = [self._units[number].size for number in units]
             memory = torch.empty(sum(sizes), dtype=dtype, device=self._device)
-            self._whole.update(zip(mine, memory.split(sizes)))
+            self._whole.update(zip(units, memory.split(sizes)))
+            self._parts.update(zip(tiles, _split(memory, tiles)))
             self.held += memory.numel() * memory.element_size()
         self._kept = self.held
         with torch.no_grad():
+            self._rows = {number: None if unit.parameter.grad is None else local(unit.parameter.grad).view(-1)
+                          for number, unit in enumerate(self._units)}
             for plan in self._there:
                 self._exchange(plan, self._of_rank, self._of_worker)
 
@@ -158,7 +173,8 @@ class Shards:
                 self._exchange(plan, self._of_worker, self._of_rank)
 
     def release(self) -> None:
-        self._whole.clear()
+        for memory in (self._whole, self._parts, self._rows):
+            memory.clear()
 
     # --- messages -----------------------------------------------------------------------------------------------------
 
@@ -174,18 +190,14 @@ class Shards:
                     found.append((number, piece))
         return found
 
-    def _of_worker(self, number: int, piece: Span) -> torch.Tensor:
-        first = self._units[number].span[0]
-        return self._whole[number][piece[0] - first:piece[1] - first]
+    def _of_worker(self, piece: _Piece) -> torch.Tensor:
+        return self._parts[piece]
 
-    def _of_rank(self, number: int, piece: Span) -> torch.Tensor | None:
+    def _of_rank(self, piece: _Piece) -> torch.Tensor | None:
         """Of the gradient of the parameter; None where it has none, which is one of zeros."""
-        grad = self._units[number].parameter.grad
-        if grad is None:
-            return None
-        first, end = self._holdings[self._rank][number].span
-        values = local(grad).view(-1)
-        return values if piece == (first, end) else values[piece[0] - first:piece[1] - first]
+        number, (first, end) = piece
+        rows, span = self._rows[number], self._holdings[self._rank][number].span
+        return rows if rows is None or piece[1] == span else rows[first - span[0]:end - span[0]]
 
     def _plan(self, bucket: Sequence[int], back: bool) -> _Plan:
         ranks = range(self._ranks)
@@ -200,26 +212,26 @@ class Shards:
     def _exchange(self, plan: _Plan, read: _View, write: _View) -> None:
         message = torch.empty(sum(plan.sizes_sent), dtype=plan.dtype, device=self._place)
         answer = torch.empty(sum(plan.sizes_got), dtype=plan.dtype, device=self._place)
-        _copy([read(*piece) for piece in plan.sent], _parts(message, plan.sent))
-        _copy([read(*piece) for piece in plan.kept], [write(*piece) for piece in plan.kept])
+        _copy(map(read, plan.sent + plan.kept), (*_split(message, plan.sent), *map(write, plan.kept)))
         dist.all_to_all_single(answer, message, plan.sizes_got, plan.sizes_sent)
-        _copy(_parts(answer, plan.got), [write(*piece) for piece in plan.got])
+        _copy(_split(answer, plan.got), map(write, plan.got))
         self.sent += message.numel() * message.element_size()
         self.held = max(self.held, self._kept + (message.numel() + answer.numel()) * message.element_size())
 
 
-def _parts(buffer: torch.Tensor, pieces: Sequence[_Piece]) -> Sequence[torch.Tensor]:
+def _split(buffer: torch.Tensor, pieces: Sequence[_Piece]) -> Sequence[torch.Tensor]:
     return buffer.split([end - first for _, (first, end) in pieces])
 
 
-def _copy(values: Sequence[torch.Tensor | None], places: Sequence[torch.Tensor | None]) -> None:
+def _copy(values: Iterable[torch.Tensor | None], places: Iterable[torch.Tensor | None]) -> None:
     """In one call. None among the values is zeros; among the places, one that does not exist."""
-    pairs = [(place, value) for place, value in zip(places, values) if place is not None and value is not None]
-    if pairs:
+    pairs = [(place, value) for place, value in zip(places, values) if place is not None]
+    there = [(place, value) for place, value in pairs if value is not None]
+    if there:
         kernels: Any = torch  # Its types lack this one.
-        kernels._foreach_copy_(*map(list, zip(*pairs)))
-    for place, value in zip(places, values):
-        if place is not None and value is None:
+        kernels._foreach_copy_(*map(list, zip(*there)))
+    for place, value in pairs:
+        if value is None:
             place.zero_()
 
 
