@@ -1,6 +1,9 @@
-"""One rank of test_ranks.py: trains over its part of the batch and saves its parameters, for each case in turn."""
+"""One rank of test_ranks.py: trains over its part of the batch and saves its parameters, for each case in turn; and goes
+on from what other numbers of ranks have saved."""
 import contextlib
+import functools
 import json
+import pathlib
 import sys
 
 import torch
@@ -49,15 +52,93 @@ def train(rank, size, case):
     return torch.cat([p.detach().reshape(-1) for p in model.parameters()]), kfac.comm.backend
 
 
+PORTABLE = {"one worker": {}, "all ranks work": {"grad_worker_fraction": 1.0, "inverse_method": "eigen",
+                                                 "early_refreshes": False}}
+
+
+class Continued:
+    """A training of which any number of ranks makes a part of the steps; `late` is used from the fourth one on."""
+
+    def __init__(self, rank, size, options):
+        torch.manual_seed(7)
+        self.net, self.part = Net().double(), slice(rank * 8 // size, (rank + 1) * 8 // size)
+        self.net.late = nn.Linear(3, 3).double()
+        self.called = self.net if size == 1 else nn.parallel.DistributedDataParallel(
+            self.net, find_unused_parameters=True)
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.05)
+        self.kfac = dkfac.attach(self.net, self.optimizer, damping=0.01, statistics_interval=1, inverse_interval=2,
+                                 **options)
+        self.number = 0
+
+    def weights(self):
+        return nn.utils.parameters_to_vector(self.net.parameters()).detach().clone()
+
+    def run(self, steps):
+        """The weights after the first one, and at the end."""
+        found = []
+        for self.number in range(self.number + 1, self.number + 1 + steps):
+            draw = torch.Generator().manual_seed(self.number)
+            x, y = (torch.randn(8, *shape, generator=draw).double()[self.part] for shape in ((2, 4, 4), (3,)))
+            self.optimizer.zero_grad()
+            self.net.forward = self._with_late if self.number > 3 else functools.partial(Net.forward, self.net)
+            (self.called(x) - y).square().mean().backward()
+            self.optimizer.step()
+            found.append(self.weights())
+        return found[0], found[-1]
+
+    def _with_late(self, x):
+        out = Net.forward(self.net, x)
+        return out + self.net.late(out)
+
+    def load(self, saved, curvature=True):
+        nn.utils.vector_to_parameters(saved["weights"].clone(), self.net.parameters())
+        self.number = saved["number"]
+        if curvature:
+            self.kfac.load_state_dict(saved["kfac"])
+        return self
+
+
+def save(folder, rank, size, options, name):
+    """Saves after two steps; returns what comes after them, on as many ranks, also from what was saved."""
+    training = Continued(rank, size, options)
+    training.run(2)
+    state = training.kfac.full_state_dict(rank0_only=True)
+    assert (state == {}) == (rank > 0)
+    saved = [{"weights": training.weights(), "kfac": state, "number": training.number}]
+    found = {"saved": training.run(18)}
+    if rank == 0:
+        torch.save(saved[0], folder / f"{name} of {size}")
+    dist.broadcast_object_list(saved)  # As a framework does that reads a file on one rank.
+    found["same"] = Continued(rank, size, options).load(saved[0]).run(18)
+    return found
+
+
+def go_on(folder, rank, size, options, name, ranks):
+    """What comes after what other `ranks` have saved, with and without the curvature."""
+    saved = torch.load(folder / f"{name} of {ranks}")
+    return {how: Continued(rank, size, options).load(saved, how == "loaded").run(18) for how in ("loaded", "fresh")}
+
+
+def portable(folder, rank, size):
+    found = {}
+    for name, options in PORTABLE.items():
+        found[name] = save(folder, rank, size, options, name)
+        if size > 1:
+            found[name].update(go_on(folder, rank, size, options, name, size // 2))
+    return found
+
+
 def main():
     rank, size = int(sys.argv[1]), int(sys.argv[2])
     store, out, cases = sys.argv[3], sys.argv[4], json.loads(sys.argv[5])
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
     results = {name: train(rank, size, case) for name, case in cases.items()}
+    results["portable"] = portable(pathlib.Path(out).parent, rank, size)
     torch.save(results, f"{out}.{rank}")
     dist.barrier()
     dist.destroy_process_group()
 
 
-main()
+if __name__ == "__main__":
+    main()

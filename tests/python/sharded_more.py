@@ -3,6 +3,7 @@ import torch
 import torch.nn.functional as F
 from sharded_models import Transformer, weights
 from torch import nn
+from torch.distributed import checkpoint
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.tensor import Shard
@@ -59,11 +60,16 @@ def made(**options):
     return model, torch.optim.SGD(model.parameters(), lr=0.1)
 
 
+def batch(step, rank):
+    """Of a rank, or of both."""
+    ranks = (0, 1) if rank is None else (rank,)
+    return torch.cat([torch.randn(5, 4, generator=torch.Generator().manual_seed(10 * step + one)) for one in ranks])
+
+
 def train(model, optimizer, rank, steps, extra=False):
     for step in steps:
-        torch.manual_seed(10 * step + rank)
         optimizer.zero_grad()
-        model(torch.randn(5, 4).double(), extra).square().mean().backward()
+        model(batch(step, rank).double(), extra).square().mean().backward()
         optimizer.step()
     return weights(model)
 
@@ -75,25 +81,29 @@ def error(function):
         return str(found)
 
 
-def of_two(rank):
+def of_two(rank, folder):
     model, optimizer = made()
     kfac = dkfac.attach(model, optimizer)
     train(model, optimizer, rank, range(2), extra=True)
-    return {"unrecorded": kfac.reasons(), "state": resumed(rank), "refused": refused()}
+    return {"unrecorded": kfac.reasons(), "state": resumed(rank, folder), "refused": refused()}
 
 
-def resumed(rank):
+def resumed(rank, folder):
     model, optimizer = made()
     kfac = dkfac.attach(model, optimizer)
     train(model, optimizer, rank, range(2))
-    saved, state = [p.detach().clone() for p in model.parameters()], kfac.state_dict()
-    found = {"expected": train(model, optimizer, rank, range(2, 5)),
-             "of others": error(lambda: kfac.load_state_dict({**state, "ranks": 4}))}
-    for how in ("loaded", "fresh"):
+    saved, state, full = [p.detach().clone() for p in model.parameters()], kfac.state_dict(), kfac.full_state_dict()
+    found = {"full": full, "weights": weights(model), "of one": len(kfac.full_state_dict(rank0_only=True))}
+    checkpoint.save({"dkfac": dkfac.FullState(kfac)}, checkpoint_id=folder)
+    found.update(expected=train(model, optimizer, rank, range(2, 5)),
+                 of_others=error(lambda: kfac.load_state_dict({**state, "ranks": 4})))
+    for how in ("loaded", "all", "checkpoint", "fresh"):
         model, optimizer = made()
         kfac = dkfac.attach(model, optimizer)
-        if how == "loaded":
-            kfac.load_state_dict(state)
+        if how == "checkpoint":
+            checkpoint.load({"dkfac": dkfac.FullState(kfac)}, checkpoint_id=folder)
+        elif how != "fresh":
+            kfac.load_state_dict(state if how == "loaded" else full)
         with torch.no_grad():
             for p, before in zip(model.parameters(), saved):
                 p.copy_(before)

@@ -154,7 +154,7 @@ def main():
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
     results = {name: run(rank, size, case) for name, case in cases.items()}
-    results.update(sharded_more.of_four(rank) if size == 4 else sharded_more.of_two(rank))
+    results.update(sharded_more.of_four(rank) if size == 4 else sharded_more.of_two(rank, f"{out}-checkpoint"))
     torch.save(results, f"{out}.{rank}")
     dist.barrier()
     dist.destroy_process_group()

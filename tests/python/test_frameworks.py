@@ -56,7 +56,7 @@ def test_a_distributed_checkpoint_has_no_curvature_of_an_optimizer_and_tells_whe
     optimizer, kfac = fresh("KFAC", model)
     its_optimizer, its_kfac = fresh("KFAC", other)
     train(model, optimizer)
-    with pytest.warns(UserWarning, match="not the curvature of dkfac.KFAC.*preconditioner.state_dict"):
+    with pytest.warns(UserWarning, match="not the curvature of dkfac.KFAC.*FullState.optimizer.preconditioner"):
         model_state, optimizer_state = copy.deepcopy(api.get_state_dict(model, optimizer))
     curvature = optimizer.preconditioner.state_dict()
     with warnings.catch_warnings():
@@ -96,6 +96,8 @@ def call_from(module, function):
 SAVERS = {"accelerate.checkpointing": "accelerate writes", "torch.distributed.checkpoint.state_dict_saver":
           "torch.distributed.checkpoint writes",
           "lightning.pytorch.trainer.connectors.checkpoint_connector": "Lightning writes"}
+WAYS = dict(zip(SAVERS, (r"Register dkfac.FullState\(kfac\)", r"Save {'dkfac': dkfac.FullState\(kfac\)}",
+                         r"Set checkpoint\['dkfac'\] = kfac.full_state_dict\(\)")))
 
 
 @pytest.mark.parametrize("module", SAVERS)
@@ -105,7 +107,7 @@ def test_a_state_that_is_written_for_all_ranks_gives_a_sentence(module, form):
     saved = kfac if form == "attach" else optimizer
     setup = kfac._recorder.setup
     kfac._recorder.setup = dataclasses.replace(setup, comm=types.SimpleNamespace(rank=0, size=2))
-    with pytest.warns(UserWarning, match=f"{SAVERS[module]} the state of one rank.*rank 0 of 2 alone.*kfac-.rank"):
+    with pytest.warns(UserWarning, match=f"{SAVERS[module]} the state of one rank.*rank 0 of 2 alone.*{WAYS[module]}.*of every rank"):
         call_from(module, saved.state_dict)
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # Controls: a program that saves each, and one rank.
@@ -135,6 +137,21 @@ with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     accelerator.save_state(sys.argv[2] + "-checkpoint")
 print([str(w.message).count("accelerate writes the state of one rank") for w in caught if "[dkfac]" in str(w.message)])
+
+def advance():
+    optimizer.zero_grad()
+    model(torch.randn(6, 4, generator=torch.Generator().manual_seed(kfac.steps + rank))).square().mean().backward()
+    optimizer.step()
+    return torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+
+accelerator._custom_objects.clear()
+accelerator.register_for_checkpointing(dkfac.FullState(kfac))
+with warnings.catch_warnings():
+    warnings.simplefilter("error", UserWarning)
+    accelerator.save_state(sys.argv[2] + "-full")
+once = advance(), advance()
+accelerator.load_state(sys.argv[2] + "-full")
+print(kfac.steps, torch.equal(advance(), once[0]), torch.equal(advance(), once[1]), torch.equal(*once))
 torch.distributed.destroy_process_group()
 """
 
@@ -145,7 +162,8 @@ def test_accelerate_with_two_ranks(tmp_path):
     with socket.socket() as probe:
         probe.bind(("", 0))
         port = probe.getsockname()[1]
-    assert [said.split("\n")[-1] for said in run_ranks(ACCELERATE, tmp_path, str(port), 2)] == ["[1]", "[1]"]
+    for said in run_ranks(ACCELERATE, tmp_path, str(port), 2):
+        assert said.split("\n")[-2:] == ["[1]", "1 True True False"]
 
 
 def test_the_wrapper_of_accelerate_stands_for_the_optimizer_inside(tmp_path):

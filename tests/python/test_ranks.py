@@ -7,6 +7,8 @@ import sys
 
 import pytest
 import torch
+import rank_program
+from support import EPS
 
 PROGRAM = pathlib.Path(__file__).with_name("rank_program.py")
 
@@ -50,7 +52,32 @@ def train(folder, size, timeout=240):
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
-    return {size: train(folder, size) for size in (1, 2, 4)}
+    return {**{size: train(folder, size) for size in (1, 2, 4)}, "folder": folder}
+
+
+def apart(one, other):
+    return float((one - other).norm() / other.norm())
+
+
+@pytest.mark.defaults  # As the other processes have them.
+@pytest.mark.parametrize("name", rank_program.PORTABLE)
+def test_a_state_of_all_ranks_is_read_on_any_number_of_them(results, name):
+    """On as many ranks to equal bits. On others the first step differs by rounding, and 18 steps by 10 times what those
+    of the two numbers of ranks differ that were not interrupted, the control."""
+    options = dict(rank_program.PORTABLE[name])
+    first, last = 0, 1
+    uncut = {size: results[size][0]["portable"][name]["saved"] for size in (1, 2, 4)}
+    for size in (1, 2, 4):
+        for rank in results[size]:
+            same = rank["portable"][name]["same"]
+            assert torch.equal(same[first], uncut[size][first]) and torch.equal(same[last], uncut[size][last])
+    loaded = {(size // 2, size): results[size][0]["portable"][name] for size in (2, 4)}
+    loaded[4, 1] = rank_program.go_on(results["folder"], 0, 1, options, name, 4)
+    for (saved, size), found in loaded.items():
+        assert apart(found["loaded"][first], uncut[saved][first]) <= 1e-12
+        control = max(apart(uncut[size][last], uncut[saved][last]), 4 * EPS)
+        assert apart(found["loaded"][last], uncut[saved][last]) <= 10 * control
+        assert apart(found["fresh"][last], uncut[saved][last]) > 1e-4
 
 
 @pytest.mark.parametrize("size", [2, 4])

@@ -10,6 +10,7 @@ import torch
 from support import EPS
 from torch import nn
 
+import dkfac.torch as dkfac
 from dkfac.torch import _sharded
 
 pytest.importorskip("torch.distributed.tensor")
@@ -17,6 +18,8 @@ try:
     from torch.distributed.fsdp import fully_shard  # noqa: F401
 except ImportError:
     pytest.skip("this version of torch has no fully_shard()", allow_module_level=True)
+
+import sharded_more  # noqa: E402
 
 PROGRAM = pathlib.Path(__file__).with_name("sharded_program.py")
 
@@ -145,9 +148,28 @@ def test_uses_that_are_not_recorded_are_found(two):
 
 def test_a_state_resumes_on_as_many_ranks(two):
     for found in (rank["state"] for rank in two):
-        assert torch.equal(found["loaded"], found["expected"])
+        assert all(torch.equal(found[how], found["expected"]) for how in ("loaded", "all", "checkpoint"))
         assert not torch.equal(found["fresh"], found["expected"])
-        assert "of rank 0 of 4, this is rank" in found["of others"] or "of rank 1 of 4, this is rank" in found["of others"]
+        assert "of rank 0 of 4, this is rank" in found["of_others"] or "of rank 1 of 4, this is rank" in found["of_others"]
+
+
+@pytest.mark.defaults  # As the other processes have them.
+def test_one_rank_goes_on_from_the_state_of_all(two):
+    """With whole weights and the samples of both, to rounding: c n eps, n of 15 steps of 100 parameters, c of 100."""
+    found = two[0]["state"]
+    assert [rank["state"]["of one"] == 0 for rank in two] == [False, True]
+    ways = {}
+    for how in ("all", "fresh"):
+        model = sharded_more.Net().double()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        kfac = dkfac.attach(model, optimizer)
+        if how == "all":
+            kfac.load_state_dict(found["full"])
+        nn.utils.vector_to_parameters(found["weights"].clone(), model.parameters())
+        ways[how] = sharded_more.train(model, optimizer, None, range(2, 5))
+    size = float(found["expected"].norm())
+    assert float((ways["all"] - found["expected"]).norm()) <= 100 * 1500 * EPS * size
+    assert float((ways["fresh"] - found["expected"]).norm()) > 1e-4 * size
 
 
 def test_what_is_refused(two):

@@ -1,6 +1,8 @@
 """A run that is saved and resumed continues bit for bit, also between two rebuilds of the inverses."""
 import copy
+import dataclasses
 import io
+import types
 
 import pytest
 import torch
@@ -102,6 +104,58 @@ def test_wrong_states_are_refused_and_change_nothing():
     now = kfac.state_dict()["state"]
     assert all(torch.equal(v, now[k]) if isinstance(v, torch.Tensor) else v == now[k]
                for k, v in good["state"].items())
+
+
+@pytest.mark.parametrize("form", ["attach", "KFACPreconditioner", "before the first pass", "FullState"])
+def test_a_state_of_all_ranks_resumes(form):
+    """On one rank here; test_ranks.py has several."""
+    def made():
+        model, optimizer = make()
+        kfac = (dkfac.KFACPreconditioner(model, damping=0.01, lr=0.05) if form == "KFACPreconditioner" else
+                dkfac.attach(model, optimizer))
+        return model, optimizer, kfac, kfac if form == "KFACPreconditioner" else None
+    batches, (model, optimizer, kfac, steps) = data(6), made()
+    train(model, optimizer, batches[:3], steps)
+    state = copy.deepcopy([model.state_dict(), optimizer.state_dict(), kfac.full_state_dict()])
+    train(model, optimizer, batches[3:], steps)
+    if form == "before the first pass":  # A state that is loaded, and not used yet, is saved again.
+        between = made()[2]
+        between.load_state_dict(state[2])
+        state[2] = between.full_state_dict()
+        assert between.state_dict()["rank"] is None  # It has the names of others.
+    other, its_optimizer, its_kfac, its_steps = made()
+    other.load_state_dict(state[0])
+    its_optimizer.load_state_dict(state[1])
+    if form == "FullState":
+        between = made()[2]
+        between.load_state_dict(state[2])
+        dkfac.FullState(its_kfac).load_state_dict(dkfac.FullState(between).state_dict())
+    else:
+        its_kfac.load_state_dict(state[2])
+    train(other, its_optimizer, batches[3:], its_steps)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters()))
+
+
+def test_what_a_state_of_all_ranks_refuses():
+    model, optimizer = make()
+    kfac = dkfac.attach(model, optimizer)
+    train(model, optimizer, data(2))
+    good = kfac.full_state_dict()
+    assert good["rank"] is None and good["state"].keys() == kfac.state_dict()["state"].keys()
+    kfac.load_state_dict(dict(good, ranks=4, state={**good["state"], "another rank's.a_average": torch.zeros(1)}))
+    for change in (lambda s: s.pop("4.a_average"), lambda s: s.update({"4.a_average": torch.zeros(1)}),
+                   lambda s: s.update({"another.a_refreshed_at": 1})):
+        bad = copy.deepcopy(good)
+        change(bad["state"])
+        with pytest.raises(dkfac.DataError, match="another model"):
+            kfac.load_state_dict(bad)
+    model(data(1)[0][0]).sum().backward()
+    with pytest.raises(dkfac.Error, match=r"\[full_state_dict\] comes between backward and step"):
+        kfac.full_state_dict()
+    kfac.reset_batch()
+    kfac._recorder.setup = dataclasses.replace(kfac._recorder.setup, comm=types.SimpleNamespace(rank=0, size=2))
+    with pytest.raises(dkfac.InvalidArgument, match="has 2 ranks, of which torch.distributed gathers nothing"):
+        kfac.full_state_dict()
 
 
 def settings_now(kfac):

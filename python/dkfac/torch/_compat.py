@@ -349,6 +349,10 @@ class KFACPreconditioner(ModelPreconditioner):
             state["dkfac"] = super().state_dict()
         return state
 
+    def full_state_dict(self, rank0_only: bool = False) -> dict[str, Any]:
+        full = super().full_state_dict(rank0_only)
+        return {**self.state_dict(include_factors=False), "dkfac": full} if full else {}
+
     def load_state_dict(self, state_dict: Mapping[str, Any], compute_inverses: bool = True) -> None:
         """Inverses are part of a state with factors, whatever `compute_inverses` is. Each rank loads its own state, or
         all load that of one rank."""
@@ -358,7 +362,8 @@ class KFACPreconditioner(ModelPreconditioner):
         if "dkfac" not in state_dict and compute_inverses:
             warnings.warn("the state has no factors, so that there are no inverses to compute", stacklevel=2)
         state = state_dict.get("dkfac")
-        if isinstance(state, Mapping) and state.get("ranks") == self.comm.size and state["rank"] != self.comm.rank:
+        if (isinstance(state, Mapping) and state.get("ranks") == self.comm.size
+                and state["rank"] not in (None, self.comm.rank)):
             warnings.warn(f"[load_state_dict] this is the state of rank {state['rank']}, without averages of the "
                           f"layers that rank {self.comm.rank} owns: they begin anew; to resume bit for bit, save the "
                           "state of every rank and load it there", stacklevel=2)

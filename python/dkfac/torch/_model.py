@@ -13,7 +13,7 @@ from .. import _structs as c
 from .._comm import Comm
 from .._library import Error, InvalidArgument, NumericError, integer
 from .._preconditioner import Preconditioner, StepReport, curvature_options
-from . import _checks, _compiled, _copies, _messages, _savers, _sharded, _state
+from . import _checks, _compiled, _copies, _full, _messages, _savers, _sharded, _state
 from ._distributed import default_comm
 from ._find import find_layers
 from ._fisher import Sampled
@@ -303,10 +303,20 @@ class ModelPreconditioner(Joins, Sampled, Settable):
         loads its own."""
         self._refuse_records("state_dict")
         _savers.warn_of_one_state(self.comm)
+        return self._own_state()
+
+    def full_state_dict(self, rank0_only: bool = False) -> dict[str, Any]:
+        """The states of all ranks as one, by names of layers, which load_state_dict() takes on any number of ranks,
+        each the whole of it; collective. `rank0_only`: {} on the others."""
+        self._refuse_records("full_state_dict")
+        own = self._own_state(owned_alone=self.comm.rank > 0)
+        return _full.gathered(own, self.comm, self.device, rank0_only)
+
+    def _own_state(self, owned_alone: bool = False) -> dict[str, Any]:
         recorder, settings = self._recorder, self._recorder.settings
-        kept = recorder.registered.save() if recorder.registered is not None else recorder.pending
-        return {**(kept or {"state": None, "valid": []}), "version": 1, "rank": self.comm.rank,
-                "ranks": self.comm.size, "steps": self.steps, "passes": recorder.count.passes,
+        kept = recorder.registered.save(owned_alone) if recorder.registered is not None else recorder.pending
+        kept = {"state": None, "valid": [], "rank": self.comm.rank, **(kept or {})}  # Or that of all ranks, unused yet.
+        return {**kept, "version": 1, "ranks": self.comm.size, "steps": self.steps, "passes": recorder.count.passes,
                 "settings": dict(settings.values), "arguments": dict(settings.arguments)}
 
     def check_state(self, state: Mapping[str, Any]) -> None:
@@ -317,10 +327,11 @@ class ModelPreconditioner(Joins, Sampled, Settable):
             self._recorder.registered.compare(state)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Before the first pass, or between two steps; collective after the first pass. A state that was saved before
-        the first pass has no curvature: training begins anew with it. Damping and intervals are those of the state,
-        except for arguments that were passed here and differ from those that the saved run was given; what is to
-        differ otherwise is set after this."""
+        """Of state_dict() of this rank, or of full_state_dict(), also of another number of ranks. Before the first
+        pass, or between two steps; collective after the first pass. A state that was saved before the first pass has no
+        curvature: training begins anew with it. Damping and intervals are those of the state, except for arguments that
+        were passed here and differ from those that the saved run was given; what is to differ otherwise is set after
+        this."""
         self.check_state(state)
         recorder, anew = self._recorder, state["state"] is None
         recorder.settings.merge(state)

@@ -52,13 +52,13 @@ class Registered:
         self.records = StepRecords(setup, library)
         self.comparison = GradientComparison(setup.comm, setup.device)
 
-    def save(self) -> _state.State:
-        return {"state": _state.save(self.library), **_state.layers_of(self.layers)}
+    def save(self, owned_alone: bool = False) -> _state.State:
+        return {"state": _state.save(self.library, owned_alone), **_state.layers_of(self.layers)}
 
     def compare(self, state: Mapping[str, Any]) -> None:
         """Raises where the state is of other layers; one that was saved before the first pass has none."""
         if state["state"] is not None:
-            _state.compare(self.library, state["state"], state.get("of_other_rank", False))
+            _state.compare(self.library, state["state"], state.get("of_other_rank", False), state["rank"] is None)
             _state.compare_layers(self.layers, state)
 
     def load(self, state: Mapping[str, Any]) -> None:

@@ -7,12 +7,14 @@ from types import FrameType
 
 from .._comm import Comm
 
-_HOOK = "in a hook of accelerator.register_save_state_pre_hook(), which every rank calls"
-_CALLERS = {  # Module that asks for the state: (what it belongs to, where all ranks can save their own instead).
-    "accelerate.checkpointing": ("accelerate", _HOOK),
-    "lightning.pytorch.trainer.connectors.checkpoint_connector": ("Lightning", "in on_train_epoch_end()"),
-    "pytorch_lightning.trainer.connectors.checkpoint_connector": ("Lightning", "in on_train_epoch_end()"),
-    "torch.distributed.checkpoint": ("torch.distributed.checkpoint", "beside the checkpoint")}
+_LIGHTNING = ("Lightning", "Set checkpoint['dkfac'] = kfac.full_state_dict() in on_save_checkpoint(), keep it in "
+              "on_load_checkpoint(), and load it by kfac.load_state_dict() in on_train_start()")
+_CALLERS = {  # Module that asks for the state: (what it belongs to, how it gets that of all ranks).
+    "accelerate.checkpointing": ("accelerate", "Register dkfac.FullState(kfac) in the place of kfac"),
+    "lightning.pytorch.trainer.connectors.checkpoint_connector": _LIGHTNING,
+    "pytorch_lightning.trainer.connectors.checkpoint_connector": _LIGHTNING,
+    "torch.distributed.checkpoint": ("torch.distributed.checkpoint",
+                                     "Save {'dkfac': dkfac.FullState(kfac)}, and load it as such")}
 
 
 def _caller() -> tuple[str, str] | None:
@@ -31,9 +33,8 @@ def warn_of_one_state(comm: Comm) -> None:
     found = _caller() if comm.size > 1 else None
     if found is not None:
         warnings.warn(f"[dkfac] {found[0]} writes the state of one rank for all, and this is the state of rank "
-                      f"{comm.rank} of {comm.size} alone: the run cannot resume from it. Save that of every rank "
-                      f"{found[1]}, e.g. torch.save(kfac.state_dict(), f'kfac-{{rank}}.pt'), and load it on the same "
-                      "rank", stacklevel=3)
+                      f"{comm.rank} of {comm.size} alone: the run cannot resume from it. {found[1]}; "
+                      "or save kfac.state_dict() of every rank beside it, and load it on the same rank", stacklevel=3)
 
 
 def warn_of_no_curvature(comm: Comm, steps: int) -> None:
@@ -41,5 +42,5 @@ def warn_of_no_curvature(comm: Comm, steps: int) -> None:
     found = _caller() if steps > 0 and comm.size == 1 else None
     if found is not None and found[0] == "torch.distributed.checkpoint":
         warnings.warn("[dkfac] torch.distributed.checkpoint keeps no more of an optimizer's state than its parameters' "
-                      "and groups', so not the curvature of dkfac.KFAC. Save optimizer.preconditioner.state_dict() as "
-                      "an entry of its own, and load it by optimizer.preconditioner.load_state_dict()", stacklevel=3)
+                      "and groups', so not the curvature of dkfac.KFAC. Save dkfac.FullState(optimizer.preconditioner) "
+                      "as an entry of its own, and load it as such", stacklevel=3)

@@ -17,14 +17,17 @@ State = dict[str, Any]
 _KEYS = {"version", "rank", "ranks", "steps", "state", "valid", "settings"}
 
 
-def save(preconditioner: Preconditioner) -> State:
+def save(preconditioner: Preconditioner, owned_alone: bool = False) -> State:
+    """`owned_alone`: only what no other rank has."""
     state: State = {}
 
     def keep(name: str, kind: int, value: c.Tensor) -> None:
-        state[name] = view_of(value).clone()
+        if kind == c.OWNED or not owned_alone:
+            state[name] = view_of(value).clone()
 
     def keep_number(name: str, kind: int, value: Any) -> None:
-        state[name] = value[0]
+        if kind == c.OWNED or not owned_alone:
+            state[name] = value[0]
     preconditioner.visit_state(keep, keep_number, keep_number)
     return state
 
@@ -41,9 +44,10 @@ def check(state: object, comm: Comm, settings: Collection[str]) -> None:
     if set(state["settings"]) != set(settings):
         raise DataError(f"[load_state_dict] the settings of the state are {', '.join(state['settings'])}; they must be "
                         + ", ".join(settings))
-    if (state["rank"], state["ranks"]) != (comm.rank, comm.size):
+    if state["rank"] is not None and (state["rank"], state["ranks"]) != (comm.rank, comm.size):
         raise DataError(f"[load_state_dict] the state is of rank {state['rank']} of {state['ranks']}, this is rank "
-                        f"{comm.rank} of {comm.size}; resume with as many ranks, each with its own state")
+                        f"{comm.rank} of {comm.size}; resume with as many ranks, each with its own state, or save "
+                        "full_state_dict(), which any number of ranks can load")
 
 
 def for_rank(state: Mapping[str, Any], rank: int) -> State:
@@ -52,7 +56,8 @@ def for_rank(state: Mapping[str, Any], rank: int) -> State:
     return {**state, "rank": rank, "of_other_rank": True}
 
 
-def compare(preconditioner: Preconditioner, state: Mapping[str, Any], of_other_rank: bool = False) -> None:
+def compare(preconditioner: Preconditioner, state: Mapping[str, Any], of_other_rank: bool = False,
+            of_all_ranks: bool = False) -> None:
     """Raises where names, shapes or types differ; it comes before load(), and before any setting is changed."""
     wanted: dict[str, tuple[tuple[int, ...], torch.dtype] | None] = {}
     of_workers: set[str] = set()
@@ -75,8 +80,9 @@ def compare(preconditioner: Preconditioner, state: Mapping[str, Any], of_other_r
                         f"{numbers['block_width']} (-1: whole factors); pass block_width={width} to continue")
     given = {name: (tuple(v.shape), v.dtype) if isinstance(v, torch.Tensor) else None for name, v in state.items()}
     names = set(wanted) | set(given)
-    if of_other_rank:  # Every rank has the schedule of every statistic.
+    if of_other_rank:
         names -= of_workers - set(given)
+    if of_other_rank or of_all_ranks:  # Every rank has the schedule of every statistic.
         names -= {name for name in set(given) - set(wanted) if not name.endswith("_refreshed_at")}
     wrong = sorted(name for name in names
                    if name not in wanted or name not in given or wanted[name] != given[name])
