@@ -1,4 +1,8 @@
+#include <tuple>
+
 #include <gtest/gtest.h>
+
+#include "dkfac/core/random.h"
 
 #include "support/natural_gradient.h"
 #include "support/near.h"
