@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 import dkfac.torch as dkfac
-from dkfac.torch import _recorder
+from dkfac.torch import _passes
 from dkfac.torch._batch import Candidate, candidates, choose
 from support import told
 
@@ -72,7 +72,7 @@ def test_arguments_that_have_no_samples_are_passed_over(case, monkeypatch):
     """Control: the first tensor with the dimension."""
     expected = step_of(case, batch_dim=lambda *args: N)
     assert torch.equal(step_of(case), expected)
-    monkeypatch.setattr(_recorder, "choose", lambda found, results, rows: found[0])
+    monkeypatch.setattr(_passes, "choose", lambda found, results, rows: found[0])
     assert torch.allclose(step_of(case), expected, rtol=1e-2) == (case == "number")
 
 

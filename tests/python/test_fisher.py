@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import dkfac.torch as dkfac
-from dkfac.torch import _draws, _vectors
+from dkfac.torch import _draws, _gauss_newton
 from support import EPS, EXACT, damped_solve, distance, grads_of, tolerance, vector
 
 F64 = torch.float64
@@ -159,7 +159,7 @@ def test_columns_are_a_root_of_the_hessian_of_a_softmax():
     """Also where probabilities are zero in f64. Control: without the last column."""
     for z in (rand(6), torch.tensor([900.0, 0, -900, 3, 900], dtype=F64), torch.tensor([-800.0, -900, 0], dtype=F64)):
         p = z.softmax(0)
-        columns = [_vectors.softmax_column(p, k) for k in range(len(p) - 1)]
+        columns = [_gauss_newton.softmax_column(p, k) for k in range(len(p) - 1)]
         found = sum(torch.outer(c, c) for c in columns)
         expected = torch.diag(p) - torch.outer(p, p)
         assert float((found - expected).abs().max()) <= 8 * len(p) * EPS
@@ -178,7 +178,7 @@ def test_the_mean_of_drawn_statistics_is_the_exact_one(name):
         kfac = attached(copy.deepcopy(model))
         step(kfac, x, name, samples=samples)
         found[samples] = kfac.factors("model")["g_average"]
-    vectors = _vectors.of_loss(model(x), name, _vectors.Arguments(1, "mean", None), _vectors.Batch(16, 0, 0), (9,))
+    vectors = _gauss_newton.of_loss(model(x), name, _gauss_newton.Arguments(1, "mean", None), _gauss_newton.Batch(16, 0, 0), (9,))
     v = torch.stack([vectors.make(i)[0] for i in range(400)])
     error = torch.einsum("kni,knj->knij", v, v).var(0).mean(0).div(16 * draws).sqrt()
     far = (found[draws] - found["exact"]).abs() / error.clamp(min=1e-6)

@@ -41,7 +41,7 @@ def lines(caplog):
 def test_the_first_step_with_statistics_says_what_is_done(lines):
     model, x = conv_net(), torch.randn(6, 1, 6, 6)
     with told(share=True) as texts:
-        kfac, optimizer = train(model, x, 0, statistics_interval=2, inverse_interval=8, damping=0.25)
+        kfac, optimizer = train(model, x, 0, statistics_interval=2, inverse_interval=8, damping=0.25, skip_layers="PReLU")
         assert lines() == []
         train(model, x, 1, optimizer, kfac)
         said, = lines()
@@ -50,7 +50,7 @@ def test_the_first_step_with_statistics_says_what_is_done(lines):
     total = sum(p.numel() for p in model.parameters())
     assert said.startswith(f"[dkfac] curvature of {100 * (total - 4) / total:.1f} % of {total} trained parameters in 3 "
                            "layers (factors: 4 ")
-    for part in ("normalisations: 1)", f"without: {400 / total:.1f} % PReLU has no curvature block (2.weight)",
+    for part in ("normalisations: 1)", f"without: {400 / total:.1f} % named in skip_layers (2)",
                  "damping 0.25, statistics every 2 steps, inverses every 8 steps"):
         assert part in said, part
     flops, = re.search(r"cost: ([\d.]+) kFLOP of statistics and inverses when they are due$", said).groups()
@@ -74,6 +74,8 @@ def test_forms_of_factors():
         kfac, _ = train(model, x, inverse_method=method)
         assert re.search(shown, kfac.summary())
         kfac.detach()
+    kfac, _ = train(nn.Sequential(nn.Linear(4, 4), nn.PReLU(), Gain(5)), torch.randn(3, 4))
+    assert re.search(r"factors: 4 \w+; diagonals: 2, of which 1 by the gradient\)", kfac.summary())
 
 
 class Tied(nn.Module):
@@ -99,10 +101,9 @@ def test_every_parameter_is_counted_once():
     kinds = {"attention": 4 * 8 * 8 + 4 * 8, "table": 160, "unused": 24, "named": 72}
     total = sum(kinds.values())
     text = kfac.summary()
-    assert text.startswith(f"curvature of {percent(kinds['attention'], total)} of {total} trained parameters in 4 "
-                           "layers")  # Rows of queries, of keys, of values; the projection of the output.
-    for reason, name in (("shares a parameter (table)", "table"), ("used by no pass so far (unused)", "unused"),
-                         ("named in skip_layers (named)", "named")):
+    assert text.startswith(f"curvature of {percent(kinds['attention'] + kinds['table'], total)} of {total} trained "
+                           "parameters in 5 layers")  # Rows of queries, of keys, of values; their output; the table.
+    for reason, name in (("used by no pass so far (unused)", "unused"), ("named in skip_layers (named)", "named")):
         assert f"{percent(kinds[name], total)} {reason}" in text
     assert ". 72 are frozen. " in text
 
@@ -115,23 +116,23 @@ def test_layers_that_come_later_are_said_anew(lines):
     optimizer.add_param_group({"params": model[0].parameters()})
     with pytest.warns(UserWarning, match="trained from this pass on"):
         train(model, x, 2, optimizer, kfac)
-    assert [line.split(" layers")[0][-1] for line in lines()] == ["2", "3"]
+    assert [line.split(" layers")[0][-1] for line in lines()] == ["3", "4"]
 
 
 def test_no_curvature_at_all_is_told():
     model = nn.Sequential(nn.PReLU(4), nn.GroupNorm(2, 4))
     with told(share=True) as texts:
-        train(model, torch.randn(5, 4), 3)
+        train(model, torch.randn(5, 4), 3, skip_layers=["PReLU", "GroupNorm"])
     text, = texts
     assert "no parameter has curvature, so every step is that of the optimizer alone" in text
-    assert "66.7 % GroupNorm has no curvature block (1.weight, 1.bias)" in text and "can have curvature: Linear, Conv2d" in text
+    assert "100.0 % named in skip_layers (1, 0)" in text and "can have curvature: Linear, Conv2d" in text
     with told(share=True) as texts:
-        train(nn.Sequential(nn.PReLU(4), nn.Linear(4, 4)), torch.randn(5, 4), 3)
+        train(nn.Sequential(nn.PReLU(4), nn.Linear(4, 4)), torch.randn(5, 4), 3, skip_layers="PReLU")
     assert texts == []  # Control.
 
 
 class Gain(nn.Module):
-    """A Linear of 20 parameters, and some that have no curvature."""
+    """A Linear of 20 parameters, and some that no function applies."""
 
     def __init__(self, others):
         super().__init__()
@@ -141,15 +142,26 @@ class Gain(nn.Module):
         return self.linear(x) * self.gain[0].mean()
 
 
+class Sparse(nn.Module):
+    """A Linear of 20 parameters, and an Embedding that has no curvature."""
+
+    def __init__(self, others):
+        super().__init__()
+        self.linear, self.gain = nn.Linear(4, 4), nn.Embedding(others, 1, max_norm=2.0)
+
+    def forward(self, x):
+        return self.linear(x) * self.gain(torch.zeros(1, dtype=torch.int64)).mean()
+
+
 @pytest.mark.parametrize("others, options, small", [(21, {}, True), (20, {}, False), (21, {"skip_layers": "^gain"},
                                                                                       False)])
 def test_a_small_share_is_told(others, options, small):
     with told(share=True) as texts:
-        kfac, _ = train(Gain(others), torch.randn(5, 4), 3, **options)
+        kfac, _ = train(Sparse(others), torch.randn(5, 4), 3, **options)
     assert len(texts) == small
     if small:
         assert f"only {percent(20, 41)} of 41 trained parameters have curvature: " in texts[0]
-        assert "ParameterList has no curvature block (gain.0)" in texts[0] and "skip_layers" in texts[0]
+        assert "Embedding with max_norm (gain)" in texts[0] and "skip_layers" in texts[0]
     assert f"curvature of {percent(20, 20 + others)} of" in kfac.summary()
 
 
@@ -219,7 +231,7 @@ logging.getLogger("dkfac.torch").setLevel(logging.INFO)
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.GroupNorm(2, 6), torch.nn.Linear(6, 3))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-kfac = dkfac.attach(model, optimizer, skip_layers=["0", "2"], statistics_interval=1, inverse_interval=1)
+kfac = dkfac.attach(model, optimizer, skip_layers=["0", "1", "2"], statistics_interval=1, inverse_interval=1)
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     for turn in range(14):

@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch.utils.hooks import RemovableHandle
 
 from .._library import InvalidArgument
-from . import _compiled
+from . import _compiled, _recurrent
 from ._layers import Layer, Moments
 
 
@@ -37,13 +37,14 @@ class _Function(NamedTuple):
 
 FUNCTIONS = {"linear": _Function(F, 1), "conv1d": _Function(F, 1), "conv2d": _Function(F, 1),
              "batch_norm": _Function(torch, 1), "layer_norm": _Function(F, 2), "embedding": _Function(F, 1),
-             "addmm": _Function(torch, 2, "mat2", 1, "mat1")}
+             "addmm": _Function(torch, 2, "mat2", 1, "mat1"),
+             **{name: _Function(F, 1) for name in ("conv3d", *(f"conv_transpose{n}d" for n in (1, 2, 3)))}}
 
 
 class Tracker(Protocol):
     """Learns where its layers compute."""
 
-    def used(self, function: str, layer: Layer, x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor,
+    def used(self, function: str | None, layer: Layer, x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor,
              moments: Moments | None = None) -> None: ...
 
     def backward_begins(self, tensors: tuple[torch.Tensor, ...]) -> None: ...
@@ -109,6 +110,16 @@ def _wrap(original: Callable[..., Any], name: str) -> Callable[..., Any]:
     return _marked(function, original)
 
 
+@functools.lru_cache(maxsize=16)
+def _wrap_recurrent(original: Callable[..., Any], name: str) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def function(*args: Any) -> Any:
+        weights = [w for w in _recurrent.weights_of(name, args) if w is not None]
+        known = torch.is_grad_enabled() and any(map(_users_of, weights))
+        return _recurrent.unrolled(name, args) if known else original(*args)
+    return _marked(function, original)
+
+
 @functools.lru_cache(maxsize=8)
 def _wrap_backward(original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
@@ -148,6 +159,8 @@ def activate(tracker: Tracker, layers: _Layers) -> None:
         if not _originals:
             for name, where in FUNCTIONS.items():
                 _replace(where.module, name, functools.partial(_wrap, name=name))
+            for name in _recurrent.FUNCTIONS:
+                _replace(torch._VF, name, functools.partial(_wrap_recurrent, name=name))
             _replace(torch.autograd, "backward", _wrap_backward)  # Tensor.backward() and checkpoints call it by name.
         _users = [*alive, (weakref.ref(tracker), weakref.WeakMethod(layers))]
 
@@ -198,6 +211,16 @@ def before_forward(module: torch.nn.Module, hook: Hook) -> RemovableHandle:
     register: Callable[..., RemovableHandle] = module.register_forward_pre_hook
     takes_kwargs = "with_kwargs" in inspect.signature(register).parameters
     return register(hook, with_kwargs=True) if takes_kwargs else register(hook)
+
+
+def after_forward(module: torch.nn.Module, hook: Hook) -> RemovableHandle:
+    """The same of a hook on the output, which it gets last; before the other hooks."""
+    register: Callable[..., RemovableHandle] = module.register_forward_hook
+    takes_kwargs = "with_kwargs" in inspect.signature(register).parameters
+    handle = register(hook, with_kwargs=True) if takes_kwargs else register(hook)
+    hooks: Any = module._forward_hooks
+    hooks.move_to_end(handle.id, last=False)
+    return handle
 
 
 class Hook:

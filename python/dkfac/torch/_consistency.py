@@ -30,7 +30,7 @@ UNRECORDED = "its weight has a use that is not recorded"
 _DERIVED = "its gradient comes through derivatives of the model alone"
 
 
-def _first(parameter: torch.Tensor, handle: RemovableHandle) -> None:
+def run_first(parameter: torch.Tensor, handle: RemovableHandle) -> None:
     """Lets a hook run before all others of the parameter."""
     hooks = parameter._backward_hooks
     assert hooks is not None
@@ -116,17 +116,24 @@ class Consistency:
             for p in layer.parameters() if layer.reason is None else ():
                 if p.requires_grad:
                     handle = p.register_hook(functools.partial(_capture.Hook(self, "_compare"), id(p)))
-                    _first(p, handle)
+                    run_first(p, handle)
                     self.hooks.append(handle)
         for layer in self.samples.layers:
             if layer.weight.requires_grad:
                 keep = functools.partial(_capture.Hook(self, "_keep"), id(layer.weight))
                 self.hooks.append(layer.weight.register_hook(keep))
 
-    def mark(self, layer: Layer, out: torch.Tensor, x: torch.Tensor) -> None:
+    def forget(self, layer: Layer) -> None:
+        """Its gradient is taken as it comes."""
+        for p in layer.parameters():
+            self.owners.pop(id(p), None)
+        self.layers = [one for one in self.layers if one is not layer]
+        self.samples.layers = [one for one in self.samples.layers if one is not layer]
+
+    def mark(self, layer: Layer, out: torch.Tensor, inputs: Iterable[torch.Tensor]) -> None:
         """A use is recorded."""
         if self.active:
-            _graph.mark(out, x, id(self))
+            _graph.mark(out, inputs, id(self))
             if is_sharded(layer.weight):
                 self._watch_whole(layer)
 
@@ -137,7 +144,7 @@ class Consistency:
             if whole is not None and parameter is not None and whole.requires_grad and id(whole) not in self.whole:
                 self.whole[id(whole)] = whole, id(parameter)
                 handle = whole.register_hook(functools.partial(_capture.Hook(self, "_compare"), id(parameter)))
-                _first(whole, handle)
+                run_first(whole, handle)
                 self.hooks.append(handle)
 
     def note(self, layer: Layer, reason: str) -> dict[Layer, str]:
@@ -187,7 +194,7 @@ class Consistency:
     def _compare(self, key: int, grad: torch.Tensor) -> None:
         """A parameter gets a gradient, before any hook of the user."""
         one = self.sums.pop(key, None)
-        if self.paused or not dense(grad):
+        if self.paused or not dense(grad) or key not in self.owners:
             return
         found = self.owners[key] in self.found
         if found or (one is not None and self.traced and not self.mixed and key not in self.penalised):

@@ -1,24 +1,24 @@
 """The layers of a model."""
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 
 import torch
 from torch import nn
 
+from .. import _structs as c
+from ._experts import ExpertsLayer
 from ._layers import ConvLayer, EmbeddingLayer, Layer, LinearLayer, NormLayer, TransposedLayer
+from ._patches import PATCHED, PatchLayer
+from ._recurrent import RECURRENT
 from ._sharded import parameters_of
+from ._vectors import PAIRS, VectorLayer
 
 _FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
 def _first_order(module: nn.Module) -> str | None:
     """Why a module of a supported kind has no curvature; None if it has."""
-    if isinstance(module, nn.LayerNorm):
-        if len(module.normalized_shape) != 1:
-            return f"LayerNorm over {len(module.normalized_shape)} dimensions; only the last one has a block"
-        if module.weight is not None and module.bias is None:
-            return "LayerNorm without a bias"
     if isinstance(module, nn.Embedding):
         if module.max_norm is not None:
             return "Embedding with max_norm"
@@ -28,13 +28,17 @@ def _first_order(module: nn.Module) -> str | None:
     return None
 
 
+_BATCH_NORMS = nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm
 _KINDS: list[tuple[type[nn.Module], type[Layer]]] = [
-    (nn.Linear, LinearLayer), (nn.Conv2d, ConvLayer), (nn.Conv1d, ConvLayer), (nn.BatchNorm1d, NormLayer),
-    (nn.BatchNorm2d, NormLayer), (nn.LayerNorm, NormLayer), (nn.Embedding, EmbeddingLayer)]
+    (nn.Linear, LinearLayer), (nn.Conv2d, ConvLayer), (nn.Conv1d, ConvLayer),
+    *((one, NormLayer) for one in _BATCH_NORMS), (nn.LayerNorm, NormLayer),
+    (nn.Embedding, EmbeddingLayer), *((one, PatchLayer) for one in PATCHED),
+    *((one, VectorLayer) for one in PAIRS)]
 _TRANSPOSED = "transformers.pytorch_utils", "Conv1D"
 # Of modules that may have curvature.
-CLASSES: list[type[nn.Module]] = [kind for kind, _ in _KINDS] + [nn.MultiheadAttention]
+CLASSES: list[type[nn.Module]] = [kind for kind, _ in _KINDS] + [nn.MultiheadAttention, nn.LSTM, nn.GRU, nn.RNN]
 SKIPPED = "named in skip_layers"
+_LARGEST = 4096  # Elements of a parameter with a matrix of its own.
 
 
 def _kind_of(module: nn.Module) -> type[Layer] | None:
@@ -45,40 +49,73 @@ def _kind_of(module: nn.Module) -> type[Layer] | None:
                 None)
 
 
+def _whole(module: nn.Module, make: type[Layer], own: Collection[str]) -> bool:
+    """Whether the layer class can have the weight and the bias of the module together."""
+    if isinstance(module, nn.LayerNorm) and len(module.normalized_shape) != 1:
+        return False
+    if issubclass(make, VectorLayer) and list(module.buffers()):  # An InstanceNorm with running averages.
+        return False
+    if issubclass(make, PatchLayer) and getattr(module, "groups", 1) > 1:
+        return False
+    return not issubclass(make, NormLayer) or {"weight", "bias"} <= set(own)
+
+
+def _single(name: str, module: nn.Module, parameter: nn.Parameter) -> Layer:
+    """A parameter with curvature of its own, whatever the module does with it."""
+    leaf = not list(module.children()) and not list(module.buffers())
+    if parameter.dim() == 3 and len(parameter) > 1 and leaf:
+        return ExpertsLayer(name, module, parameter)
+    vector = sum(size > 1 for size in parameter.shape) <= 1 or isinstance(module, nn.LayerNorm)
+    return VectorLayer(name, module, parameter, by_gradient=not (leaf and vector))
+
+
+def _matrices(name: str, module: nn.Module, own: dict[str, nn.Parameter]) -> list[Layer]:
+    """Weights that are applied by F.linear() under names of their own, which are taken from `own`."""
+    found: list[Layer] = []
+    if isinstance(module, RECURRENT):
+        pairs = [(n, n.replace("weight", "bias")) for n in own if n.startswith("weight")]
+    elif isinstance(module, nn.MultiheadAttention):
+        pairs = [(n, "") for n in ("q_proj_weight", "k_proj_weight", "v_proj_weight") if n in own]
+    else:
+        return found
+    for weight, bias in pairs:
+        layer = LinearLayer(f"{name}.{weight}" if name else weight, module, own.pop(weight), own.pop(bias, None))
+        found.append(layer)
+    return found
+
+
 def _layer_of(name: str, module: nn.Module, skipped: bool, wanted: Collection[int]) -> list[Layer]:
     """The layers of a module's own parameters."""
     own = {n: p for n, p in parameters_of(module).items() if p.requires_grad}
     layers: list[Layer] = []
     make = _kind_of(module)
     attention = isinstance(module, nn.MultiheadAttention) and "in_proj_weight" in own
-    weight = own.get("in_proj_weight" if attention else "weight")
-    reason: str | None = None
-    if skipped:
-        reason = SKIPPED
-    elif make is None and not attention:
-        reason = f"{type(module).__name__} has no curvature block"
-    elif weight is None:
-        reason = "the weight is frozen or computed from other parameters"
-    elif weight.dtype not in _FLOATS:
-        reason = f"parameters of {weight.dtype}"
-    else:
-        reason = _first_order(module)
     kind = LinearLayer if attention else make
-    if reason is None and kind is not None and kind.kind not in wanted:
-        reason = f"{type(module).__name__} is not among the layers of this preconditioner"
-    if reason is None and kind is NormLayer and own.get("bias") is None:
-        reason = f"{type(module).__name__} whose bias is frozen"
-    if weight is not None and kind is not None:
+    reason = SKIPPED if skipped else None
+    if reason is None and c.NORM in wanted:
+        layers = _matrices(name, module, own)
+    weight = own.get("in_proj_weight" if attention else "weight")
+    if kind is not None and reason is None:
+        reason = _first_order(module)
+        if reason is None and (kind.kind not in wanted or (kind is PatchLayer and c.NORM not in wanted)):
+            reason = f"{type(module).__name__} is not among the layers of this preconditioner"
+    if kind is not None and weight is not None and (reason is not None or _whole(module, kind, own)):
         bias = own.pop("in_proj_bias" if attention else "bias", None)
         own.pop("in_proj_weight" if attention else "weight")
         made = kind if reason is None else Layer
         layers.append(made(name + ".in_proj" if attention else name or "model", module, weight, bias))
-        layers[0].reason = reason
-        reason = f"{type(module).__name__} has no curvature block for it"
+        layers[-1].reason = reason
+    if reason is None and c.NORM not in wanted:
+        reason = f"{type(module).__name__} has no curvature block"
+    alone = len(own) == 1 and not layers
     for parameter, value in own.items():
-        layer = Layer(f"{name}.{parameter}" if name else parameter, module, value, None)
+        full = (name or "model") if alone and parameter == "weight" else f"{name}.{parameter}" if name else parameter
+        layer = _single(full, module, value) if reason is None else Layer(full, module, value, None)
         layer.reason = reason
         layers.append(layer)
+    for layer in layers:
+        if layer.reason is None and layer.weight.dtype not in _FLOATS:
+            layer.reason = f"parameters of {layer.weight.dtype}"
     return layers
 
 
@@ -90,29 +127,51 @@ def _same_role(layer: Layer, first: Layer | None) -> bool:
             and list(map(id, layer.parameters())) == list(map(id, first.parameters())))
 
 
+def _apart(layer: Layer) -> list[Layer]:
+    """A layer of each parameter alone, where several layers share some."""
+    names = [layer.name] if layer.bias is None else [f"{layer.name}.weight", f"{layer.name}.bias"]
+    return [VectorLayer(name, layer.module, p, by_gradient=True) for name, p in zip(names, layer.parameters())]
+
+
 def find_layers(model: nn.Module, skip: Callable[[str, nn.Module], bool], wanted: Collection[int],
-                ordered: bool) -> list[Layer]:
+                ordered: bool, full: bool = False) -> list[Layer]:
     """Layers of all trainable parameters, in the order of the modules. `skip(name, module)`: by first-order update.
-    `wanted`: kinds that get curvature. `ordered`: sums over the positions of a sample need its rows together."""
+    `wanted`: kinds that get curvature. `ordered`: sums over the positions of a sample need its rows together. `full`:
+    vectors have matrices."""
     layers: list[Layer] = []
     owners: dict[int, Layer] = {}
+    shared: set[Layer] = set()  # In roles that differ.
     for name, module in model.named_modules():
         skipped = skip(name, module)
         for layer in _layer_of(name, module, skipped, wanted):
             repeated = [p for p in layer.parameters() if id(p) in owners]
             if _same_role(layer, owners.get(id(layer.weight))):
                 continue
-            for parameter in repeated:
-                first = owners[id(parameter)]
-                if first.reason is None:
-                    first.reason = f"shares a parameter with {layer.name}"
-            if repeated and len(repeated) < len(layer.parameters()):
-                layer.reason = f"shares a parameter with {owners[id(repeated[0])].name}"
-            elif repeated:
+            firsts = [owners[id(p)] for p in repeated]
+            if layer.reason is None and c.NORM in wanted and all(first.reason is None for first in firsts):
+                shared.update(firsts)
+                shared.update([layer] if firsts else [])
+            else:
+                for first in firsts:
+                    first.reason = first.reason or f"shares a parameter with {layer.name}"
+                layer.reason = f"shares a parameter with {firsts[0].name}" if firsts else layer.reason
+            if len(repeated) == len(layer.parameters()):
                 continue
             for parameter in layer.parameters():
                 owners.setdefault(id(parameter), layer)
             if isinstance(layer, LinearLayer):
                 layer.ordered = ordered
             layers.append(layer)
+    layers = _each_once([part for layer in layers for part in (_apart(layer) if layer in shared else [layer])])
+    for layer in layers:
+        elements = layer.weight.numel()
+        if full and isinstance(layer, VectorLayer) and elements > _LARGEST:
+            layer.reason = (f"norm_fisher='full' would keep a matrix of {elements} x {elements} for it; leave it "
+                            '"unit_wise"')
     return layers
+
+
+def _each_once(layers: Iterable[Layer]) -> list[Layer]:
+    """Those whose weight no layer before them has."""
+    seen: dict[int, Layer] = {}
+    return [layer for layer in layers if seen.setdefault(id(layer.weight), layer) is layer]

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from .._library import Error, InvalidArgument, integer
-from . import _graph, _messages, _vectors
+from . import _gauss_newton, _graph, _messages
+from ._gauss_newton import Loss, Outputs
 from ._layers import Layer
 from ._passes import Pass, Use
 from ._registered import Registered
-from ._vectors import Loss, Outputs
 
 if TYPE_CHECKING:
     from ._model import ModelPreconditioner
@@ -128,22 +128,22 @@ def _refuse_outputs(recorder: Recorder, outputs: Sequence[object]) -> None:
                                   "training mode with gradients enabled, before the backward pass of the loss")
 
 
-def _vectors_of(recorder: Recorder, one: Pass, outputs: Outputs, loss: Loss, arguments: _vectors.Arguments,
-                keys: tuple[int, int]) -> _vectors.Vectors:
+def _vectors_of(recorder: Recorder, one: Pass, outputs: Outputs, loss: Loss, arguments: _gauss_newton.Arguments,
+                keys: tuple[int, int]) -> _gauss_newton.Vectors:
     if callable(loss):
-        return _vectors.of_user(outputs, loss)
+        return _gauss_newton.of_user(outputs, loss)
     if isinstance(outputs, tuple):
         raise InvalidArgument(f"[fisher_backward] there are {len(outputs)} outputs, and loss={loss!r} is of one "
                               "tensor; pass a function as loss")
     setup, comm = recorder.setup, recorder.setup.comm
     before = len(recorder.count.seen) * comm.size + comm.rank  # Batches of this step.
-    batch = _vectors.Batch(one.batch, before * one.batch, 0 if callable(setup.batch_dim) else setup.batch_dim)
+    batch = _gauss_newton.Batch(one.batch, before * one.batch, 0 if callable(setup.batch_dim) else setup.batch_dim)
     if arguments.reduction is None:
         arguments = arguments._replace(reduction=setup.loss_reduction)
-    return _vectors.of_loss(outputs, loss, arguments, batch, keys)
+    return _gauss_newton.of_loss(outputs, loss, arguments, batch, keys)
 
 
-def _backward(recorder: Recorder, outputs: Outputs, loss: Loss, arguments: _vectors.Arguments,
+def _backward(recorder: Recorder, outputs: Outputs, loss: Loss, arguments: _gauss_newton.Arguments,
               keys: tuple[int, int]) -> int:
     arguments.refuse_wrong(loss)
     tensors: Sequence[torch.Tensor] = outputs if isinstance(outputs, tuple) else (outputs,)
@@ -195,6 +195,6 @@ class Sampled:
         seed: of the draws, with the step and the place of a sample in the batch of all ranks, in which they are one
             after another. torch's generators are not used.
         """
-        kfac, arguments = self._joined(), _vectors.Arguments(samples, reduction, class_dim)
+        kfac, arguments = self._joined(), _gauss_newton.Arguments(samples, reduction, class_dim)
         seed = integer("fisher_backward", "seed", seed, least=0)
         return _backward(kfac._recorder, outputs, loss, arguments, (seed, kfac.steps))

@@ -61,9 +61,7 @@ class Gradients:
         self.rates = [(1.0, 1.0)] * len(layers)  # Of weight and bias, as multiples of the rate of a step.
         for entry, layer in zip(self.array, passed):
             entry.layer = layer.id
-            parts = [self._part(entry.weight, layer.weight_grad, layer, layer.weight)]
-            if layer.bias is not None:
-                parts.append(self._part(entry.bias, layer.bias_grad, layer, layer.bias))
+            parts = [self._part(getattr(entry, slot), find, layer, p) for slot, find, p in layer.slots()]
             self.entries.append((layer, parts))
 
     def _part(self, struct: c.Tensor, find: Callable[[], torch.Tensor | None], layer: Layer,
@@ -84,7 +82,8 @@ class Gradients:
         if not isinstance(lr, Mapping):
             highest = lr
         else:
-            pairs = [[lr.get(id(p), 0.0) for p in (layer.weight, layer.bias)] for layer in self.layers]
+            slots = [{slot: id(p) for slot, _, p in layer.slots()} for layer in self.layers]
+            pairs = [[lr.get(one.get(slot, 0), 0.0) for slot in ("weight", "bias")] for one in slots]
             highest = max((rate for pair in pairs for rate in pair), default=0.0)
             highest = max(highest, 1e-30)  # Where all are 0, e.g. in a warm-up, nothing is clipped.
             rates = [(weight / highest, bias / highest) for weight, bias in pairs]

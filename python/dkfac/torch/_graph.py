@@ -22,11 +22,11 @@ _ELEMENTWISE = _SUMS | {"Mul", "Div", "Pow", "Sqrt", "Neg", "Exp", "Log", "Abs",
                         "Mean", "View", "Squeeze", "Unsqueeze", "LogSigmoidForward", "Softplus"}
 
 
-def mark(out: torch.Tensor, x: torch.Tensor, owner: int) -> None:
-    """Notes a recorded use on the node that made `out`; its input `x` goes on where search() meets it."""
+def mark(out: torch.Tensor, inputs: Iterable[torch.Tensor], owner: int) -> None:
+    """Notes a recorded use on the node that made `out`; its inputs go on where search() meets it."""
     node: Node = out.grad_fn
     if node is not None:
-        node.metadata["dkfac", owner] = [x.grad_fn]
+        node.metadata["dkfac", owner] = [x.grad_fn for x in inputs]
 
 
 def _name(node: Node) -> str:

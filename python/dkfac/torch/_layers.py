@@ -2,7 +2,8 @@
 from __future__ import annotations
 
 import ctypes
-from typing import NamedTuple, Union
+from collections.abc import Callable
+from typing import Any, NamedTuple, Optional, Union
 
 import torch
 from torch import nn
@@ -13,10 +14,11 @@ from ._sharded import Place
 
 Rows = tuple[int, int]  # The first row of a matrix, and the one after the last.
 Moments = tuple[torch.Tensor, torch.Tensor]  # Mean and 1/deviation.
+Find = Callable[[], Optional[torch.Tensor]]  # Returns a gradient.
 _Conv = Union[nn.Conv1d, nn.Conv2d]
 
 
-def _spec(kind: int, **values: int | bytes | tuple[int, ...]) -> c.LayerSpec:
+def make_spec(kind: int, **values: int | bytes | tuple[int, ...]) -> c.LayerSpec:
     spec = initialized(c.LayerSpec, library().dkfac_layer_spec_init, kind)
     for name, value in values.items():
         setattr(spec, name, (ctypes.c_int32 * 2)(*value) if isinstance(value, tuple) else value)
@@ -102,11 +104,20 @@ class Layer:
 
     def make_spec(self) -> c.LayerSpec:
         weight, bias = self.weight.numel(), 0 if self.bias is None else self.bias.numel()
-        return _spec(c.PLAIN, plain_weight=weight, plain_bias=bias, reason=(self.reason or "").encode())
+        return make_spec(c.PLAIN, plain_weight=weight, plain_bias=bias, reason=(self.reason or "").encode())
 
     def positions(self, samples: int, grad: torch.Tensor) -> int:
         """Output positions of one sample."""
         return 1
+
+    def slots(self) -> list[tuple[str, Find, nn.Parameter]]:
+        """[(whether the library takes it as "weight" or as "bias", what returns its gradient, parameter), ...]"""
+        found: list[tuple[str, Find, nn.Parameter]] = [("weight", self.weight_grad, self.weight)]
+        return found if self.bias is None else [*found, ("bias", self.bias_grad, self.bias)]
+
+    def like_weight(self, matrix: torch.Tensor) -> torch.Tensor:
+        """A matrix [out, in] of a LINEAR in the shape of the weight, or of the layer's rows of it."""
+        return matrix
 
     def weight_grad(self) -> torch.Tensor | None:
         return self.weight.grad
@@ -148,7 +159,7 @@ class LinearLayer(Layer):
 
     def make_spec(self) -> c.LayerSpec:
         out, width = self.size()
-        return _spec(c.LINEAR, in_=width, out=out, bias=int(self.bias is not None))
+        return make_spec(c.LINEAR, in_=width, out=out, bias=int(self.bias is not None))
 
     def form(self, tensor: torch.Tensor, batch: int | None) -> torch.Tensor:
         if tensor.dim() == 1:
@@ -197,6 +208,9 @@ class TransposedLayer(LinearLayer):
     def weight_grad(self) -> torch.Tensor | None:
         return None if self.weight.grad is None else self.weight.grad.t()
 
+    def like_weight(self, matrix: torch.Tensor) -> torch.Tensor:
+        return matrix.t()
+
 
 class ConvLayer(Layer):
     """Conv2d, or Conv1d as a Conv2d of height 1."""
@@ -232,7 +246,7 @@ class ConvLayer(Layer):
     def make_spec(self) -> c.LayerSpec:
         (kernel, stride, padding, dilation), same = self._geometry()
         m = self.module
-        return _spec(c.CONV2D, in_=m.in_channels, out=m.out_channels, bias=int(self.bias is not None),
+        return make_spec(c.CONV2D, in_=m.in_channels, out=m.out_channels, bias=int(self.bias is not None),
                      layout=c.NHWC if self.nhwc else c.NCHW, kernel=kernel, stride=stride, padding=padding,
                      dilation=dilation, same=int(same), groups=m.groups)
 
@@ -268,13 +282,12 @@ class ConvLayer(Layer):
 
 
 class NormLayer(Layer):
-    """BatchNorm1d, BatchNorm2d, or LayerNorm over the last dimension."""
+    """BatchNorm of any number of dimensions, or LayerNorm over the last one."""
 
     kind = c.NORM
-    module: nn.BatchNorm1d | nn.BatchNorm2d | nn.LayerNorm
+    module: Any
 
-    def __init__(self, name: str, module: nn.BatchNorm1d | nn.BatchNorm2d | nn.LayerNorm, weight: nn.Parameter,
-                 bias: nn.Parameter | None) -> None:
+    def __init__(self, name: str, module: nn.Module, weight: nn.Parameter, bias: nn.Parameter | None) -> None:
         super().__init__(name, module, weight, bias)
         self.over_channels = isinstance(module, nn.LayerNorm)
         self.function = "layer_norm" if self.over_channels else "batch_norm"
@@ -287,7 +300,7 @@ class NormLayer(Layer):
             self.nhwc = x.dim() == 4 and x.is_contiguous(memory_format=last) and not x.is_contiguous()
 
     def make_spec(self) -> c.LayerSpec:
-        return _spec(c.NORM, channels=self.weight.numel(), layout=c.NHWC if self.nhwc else c.NCHW,
+        return make_spec(c.NORM, channels=self.weight.numel(), layout=c.NHWC if self.nhwc else c.NCHW,
                      over_channels=int(self.over_channels))
 
     def moments(self, x: torch.Tensor) -> Moments:
@@ -347,7 +360,7 @@ class EmbeddingLayer(Layer):
         return x[used], grad[used]
 
     def make_spec(self) -> c.LayerSpec:
-        return _spec(c.EMBEDDING, vocabulary=self.weight.shape[0], width=self.weight.shape[1])
+        return make_spec(c.EMBEDDING, vocabulary=self.weight.shape[0], width=self.weight.shape[1])
 
     def form(self, tensor: torch.Tensor, batch: int | None) -> torch.Tensor:
         index = not tensor.is_floating_point()

@@ -1,10 +1,14 @@
 """Forward and backward passes of a model between two steps."""
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from .. import _structs as c
 from .._library import Error
+from ._batch import Candidate, choose
+from ._experts import ExpertsLayer
 from ._layers import Layer, LinearLayer, Moments, Rows
 
 
@@ -99,8 +103,8 @@ class Passes:
 
     def awaits(self, use: Use) -> bool:
         """Whether more uses of its layer may come in the backward pass that runs: of the same forward pass, or of
-        others that share it."""
-        if use.made_in.uses[use.layer] > 1:
+        others that share it. A gradient comes once for each checkpoint."""
+        if use.made_in.uses.get(use.layer, 2) > 1:
             return True
         return self.backwards > 0 and sum(one.group in (None, self.calls) for one in self.waiting) > 1
 
@@ -134,7 +138,18 @@ class Passes:
             one.backward = True
 
 
-def take(one: Pass, function: str, layer: Layer, x: torch.Tensor, weight: torch.Tensor, first: bool,
+def resize(one: Pass, found: Sequence[Candidate], dim: int, results: Sequence[torch.Tensor]) -> bool:
+    """Sets the samples of a pass, in dimension `dim`, by what it has computed: the first tensor among the arguments may
+    have none. False where none of these fits."""
+    if not one.rows:
+        return True
+    fitting = choose(found, {t.shape[dim] for t in results if t.dim() > dim}, one.rows)
+    if fitting is not None:
+        one.batch = fitting.size
+    return fitting is not None or (len({other.size for other in found}) == 1 and not found[0].pair)
+
+
+def take(one: Pass, function: str | None, layer: Layer, x: torch.Tensor, weight: torch.Tensor, first: bool,
          again: bool) -> Use | str:
     """Counts a use of a weight, as a whole or of some rows, in a pass. Returns the use, or why the gradient of the
     whole weight is left as it is. `first`: the layers are not registered yet; `again`: a checkpoint runs a part of the
@@ -161,6 +176,9 @@ def take(one: Pass, function: str, layer: Layer, x: torch.Tensor, weight: torch.
 
 def _part(one: Pass, layer: Layer, weight: torch.Tensor, first: bool) -> Layer | str:
     """The layer of some rows of a weight: attention with different queries and keys uses them on their own."""
+    if isinstance(layer, ExpertsLayer):
+        rows = layer.rows_of(weight)
+        return "a view of its weight is used" if rows is None else layer.parts[rows]
     base, width = layer.place.now(), layer.weight.shape[-1]
     assert base is not None
     start = int(weight.storage_offset()) - int(base.storage_offset())

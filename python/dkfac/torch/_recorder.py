@@ -12,18 +12,19 @@ from torch import nn
 from .._library import DataError, Error, integer
 from .._preconditioner import Preconditioner
 from . import _capture, _checks, _compiled, _fisher, _messages, _scalers, _state
-from ._batch import Candidate, choose, rows_of
+from ._batch import Candidate, rows_of
 from ._consistency import UNRECORDED, Consistency
 from ._count import Count
 from ._gradients import WIDE
 from ._join import Joining
 from ._layers import Layer, Moments, NormLayer
-from ._passes import Pass, Passes, Use, take
+from ._passes import Pass, Passes, Use, resize, take
 from ._registered import Registered
 from ._settings import Settings
 from ._setup import Setup
 from ._trained import ModelLayers
 from ._uncaught import Uncaught
+from ._vector_hooks import VectorHooks
 
 
 class Recorder:
@@ -36,6 +37,7 @@ class Recorder:
         self.passes = Passes()
         self.uncaught = Uncaught(self.passes)
         self.joining = Joining(setup)
+        self.vectors = VectorHooks(self)
         self.count = Count(setup.accumulation_steps, setup.comm.size)
         self._batches: list[Candidate] = []  # Among the arguments of the last pass.
         self.sampling: _fisher.Sampling | None = None  # While fisher_backward() runs.
@@ -54,6 +56,7 @@ class Recorder:
         self._hooks = []
         self.uncaught.forget()
         self.consistency.end_step()
+        self.vectors.end_step()
         self.stance.detach()
         _capture.deactivate(self)
         _capture.release(self)
@@ -80,6 +83,7 @@ class Recorder:
         _capture.deactivate(self)
         self.uncaught.forget()
         self.consistency.end_step()
+        self.vectors.end_step()
         self._watch()
         if self.registered is not None:
             self.registered = None
@@ -122,7 +126,7 @@ class Recorder:
         if self.registered is not None and pending is not None:
             self.registered.load(pending)
 
-    def _give_up(self, layer: Layer, reason: str) -> None:
+    def give_up(self, layer: Layer, reason: str) -> None:
         """The gradient of a layer is left as it is."""
         if self.registered is not None:
             raise Error(f"[dkfac] layer '{layer.name}': {reason}, unlike in the first pass; name it in skip_layers")
@@ -137,7 +141,7 @@ class Recorder:
         """Layers have uses that are not recorded, {layer: reason}. Once layers are registered, the step decides."""
         if self.registered is None:
             for layer, reason in found.items():
-                self._give_up(layer, reason)
+                self.give_up(layer, reason)
 
     # --- forward and backward -----------------------------------------------------------------------------------------
 
@@ -162,43 +166,41 @@ class Recorder:
         self.consistency.begin(due, one.loss_scale)
         if due:
             _capture.activate(self, self.layers.of)
+            self.vectors.begin()
 
     def leave(self, model: nn.Module, args: tuple[Any, ...], out: object) -> None:
         one = self.passes.current
         if self.passes.inside and one is not None:
             results = _capture.results(out)
-            self._count_samples(one, results)
+            dim = self.setup.batch_dim
+            if not callable(dim) and not resize(one, self._batches, dim, results):
+                self.consistency.tell("batch", _messages.no_batch(one.batch, dim))
+            if self.registered is None:
+                self.vectors.leave()
             self._search(results, whole=False)
             for tensor in results:
                 tensor.register_hook(lambda grad: self.passes.turn_back(one))
         self.passes.inside = False
 
-    def _count_samples(self, one: Pass, results: Sequence[torch.Tensor]) -> None:
-        """The first tensor among the arguments may have no samples."""
-        dim = self.setup.batch_dim
-        if callable(dim) or not one.rows:
-            return
-        found = choose(self._batches, {t.shape[dim] for t in results if t.dim() > dim}, one.rows)
-        if found is not None:
-            one.batch = found.size
-        elif len({other.size for other in self._batches}) > 1 or self._batches[0].pair:
-            self.consistency.tell("batch", _messages.no_batch(one.batch, dim))
-
     def due(self) -> bool:
         return self.registered is None or self.registered.library.wants_statistics()
 
-    def used(self, function: str, layer: Layer, x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor,
-             moments: Moments | None = None) -> None:
-        """A function of torch has used the weight of a layer, and computed these moments of its input."""
+    def records_now(self, layer: Layer) -> bool:
+        return not self.passes.paused and layer.curved and layer.module.training and self.attached
+
+    def used(self, function: str | None, layer: Layer, x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor,
+             moments: Moments | None = None, inputs: Sequence[torch.Tensor] = ()) -> None:
+        """A function of torch, or the module (None), has used the weight of a layer, and computed these moments of its
+        input. `inputs`: of which `out` is computed, where there are others than x."""
         passes, one, first = self.passes, self.passes.current, self.registered is None
-        if passes.paused or not layer.curved or not layer.module.training or not out.requires_grad or one is None:
+        if not self.records_now(layer) or not out.requires_grad or one is None:
             return
         _compiled.refuse(f"layer '{layer.name}'")
         if moments is not None and moments[0].numel() == 0 and x.numel() > 0:
-            return self._give_up(layer, "it normalises by running averages")
+            return self.give_up(layer, "it normalises by running averages")
         use = take(one, function, layer, x, weight, first, again=not passes.inside and one.backward)
         if isinstance(use, str):
-            return self._give_up(layer, use)
+            return self.give_up(layer, use)
         if passes.inside:
             one.rows.update(rows_of(x, layer.trailing))
         if first:
@@ -207,7 +209,7 @@ class Recorder:
         if isinstance(use.layer, NormLayer):
             known = moments is not None and moments[0].dtype in WIDE
             use.moments = moments if known else use.layer.moments(x)
-        self.consistency.mark(layer, out, x)
+        self.consistency.mark(layer, out, inputs or (x,))
         _fisher.mark(self, out)
         index = out.output_nr  # Hooks of the node run after those of `out`, by which users may change the gradient.
         node: Any = out.grad_fn
@@ -239,6 +241,10 @@ class Recorder:
         self.consistency.arrived(use, grad)
         if self.setup.sampled:
             return use.release()
+        self.take(use, grad)
+
+    def take(self, use: Use, grad: torch.Tensor) -> None:
+        """A use has all that makes its record."""
         self.passes.join(use.made_in)
         if self.joining.active:
             self.joining.deferred.append((use, grad))
@@ -373,6 +379,7 @@ class Recorder:
         if self.registered is not None:
             self.registered.records.clear()
         self.consistency.end_step()
+        self.vectors.end_step()
         self.passes.end_step()
         self._held = []
         fewer = self.count.end_step()

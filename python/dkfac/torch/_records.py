@@ -17,12 +17,15 @@ from ._setup import Setup
 from ._sharded import is_sharded
 from ._tensors import tensor_struct
 from ._uses import joined
+from ._vectors import VectorLayer
 
 
 def _record(use: Use, grad: torch.Tensor) -> Record:
     layer, batch = use.layer, use.made_in.batch
     assert use.x is not None
     moments = use.moments
+    if isinstance(layer, VectorLayer) and layer.by_gradient:
+        return layer.whole(grad)
     if moments is not None and isinstance(layer, NormLayer):
         moments = layer.form_moments(moments, use.x, batch)
     return Record(layer.form(use.x, batch), layer.form(grad, batch), moments)

@@ -6,7 +6,8 @@ import math
 import torch
 
 from .. import _structs as c
-from ._layers import ConvLayer, Layer, Moments, NormLayer, Rows, TransposedLayer
+from ._layers import ConvLayer, Layer, Moments, NormLayer, Rows
+from ._vectors import VectorLayer
 
 
 def _convolution(layer: ConvLayer, x: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
@@ -47,8 +48,7 @@ def of_record(layer: Layer, x: torch.Tensor, grad: torch.Tensor,
             return Sum(table, size, grad.numel() // out, eps), None
         x, channels, terms = x.to(exact.dtype), -1, None
         if layer.kind == c.LINEAR:
-            value = exact.reshape(-1, out).t() @ x.reshape(-1, x.shape[-1])
-            value = value.t() if isinstance(layer, TransposedLayer) else value
+            value = layer.like_weight(exact.reshape(-1, out).t() @ x.reshape(-1, x.shape[-1]))
             terms = size * float(x.norm())
         elif isinstance(layer, ConvLayer):
             out, channels = layer.weight.shape[0], -2 if layer.one else -3
@@ -58,7 +58,11 @@ def of_record(layer: Layer, x: torch.Tensor, grad: torch.Tensor,
             assert isinstance(layer, NormLayer) and moments is not None
             out = layer.weight.numel()
             channels = -1 if layer.over_channels else 1
-            value = _normalization(layer, x, exact, moments)
+            if isinstance(layer, VectorLayer):
+                each = exact if layer.bias is None else x * exact
+                value = _over_rows(each, each.dim() - 1).view(layer.weight.shape)
+            else:
+                value = _normalization(layer, x, exact, moments)
         rows = grad.numel() // out
         bias = None
         if layer.bias is not None:

@@ -15,6 +15,7 @@ from ._find import CLASSES
 from ._recorder import Recorder
 from ._rejections import Rejections
 from ._settings import said
+from ._vectors import VectorLayer
 
 SMALL = 0.5    # Below this share, more parameters move by plain gradients than by K-FAC, at one rate for both.
 _logger = logging.getLogger("dkfac.torch")
@@ -45,8 +46,12 @@ def _forms(found: Coverage, table: str) -> str:
             for cell in (row.get("A", "-"), row.get("G", "-")):  # "512 low rank of 64", or "-".
                 count.update(re.findall(r"^\d+ (.+?)(?: of \d+)?$", cell))
     parts = [f"{n} {form}" for form, n in count.most_common()]
-    norms = sum(layer.kind == c.NORM for layer in found.layers)
-    return f"factors: {', '.join(parts) or 'none'}" + (f"; normalisations: {norms}" if norms else "")
+    vectors = [layer for layer in found.layers if isinstance(layer, VectorLayer) and layer.bias is None]
+    norms = sum(layer.kind == c.NORM for layer in found.layers) - len(vectors)
+    of_passes = sum(layer.by_gradient for layer in vectors)
+    return (f"factors: {', '.join(parts) or 'none'}" + (f"; normalisations: {norms}" if norms else "")
+            + (f"; diagonals: {len(vectors)}" if vectors else "")
+            + (f", of which {of_passes} by the gradient" if of_passes else ""))
 
 
 def _memory(table: str, rank: int, ranks: int) -> str:

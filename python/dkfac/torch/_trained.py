@@ -1,14 +1,16 @@
 """Which parameters are trained: some are unfrozen, or given to the optimizer, only after attach()."""
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 import torch
 from torch import nn
 
 from .._library import Error, InvalidArgument
 from . import _capture, _checks, _sharded
+from ._experts import ExpertsLayer
 from ._layers import Layer
+from ._vectors import VectorLayer
 
 Owned = Callable[[], dict[int, nn.Parameter]]
 
@@ -39,6 +41,7 @@ class ModelLayers:
         self._model, self._find_layers, self._owned, self._second = model, find, owned, second
         self.all: list[Layer] = []
         self.watched: list[Layer] = []  # Those whose uses are caught; parts of them are not listed.
+        self.vectors: list[VectorLayer] = []  # Those with curvature; no function is caught that uses them.
         self.by_weight: dict[int, Layer] = {}
         self.sharded: list[Layer] = []  # Of those that are watched, by fully_shard().
         self._gathered: set[nn.Module] = set()  # Those of fully_shard().
@@ -55,15 +58,19 @@ class ModelLayers:
             layer.second = self._second
             if layer.reason is None:
                 layer.reason = _sharded.reason(layer.parameters(), layer.module in gathered)
+            if layer.reason is None and isinstance(layer, VectorLayer) and layer.by_gradient:
+                layer.reason = _sharded.refuse_gradient(layer.weight)
             if owned is not None and layer.reason is None and not owned.keys() >= set(map(id, layer.parameters())):
                 layer.reason = "the optimizer does not have all of its parameters"
-        watched = [layer for layer in layers if layer.reason is None]
-        taken = _capture.claim(tracker, watched)
+        curved = [layer for layer in layers if layer.reason is None]
+        taken = _capture.claim(tracker, curved)
         if taken is not None:
             raise InvalidArgument(f"[attach] the gradient of layer '{taken.name}' has a preconditioner; detach() it "
                                   "first")
+        watched = [layer for layer in curved if not (isinstance(layer, VectorLayer) and layer.by_gradient)]
         self.all, self.watched = layers, watched
-        self.by_weight = {id(layer.weight): layer for layer in watched}
+        self.vectors = [layer for layer in curved if isinstance(layer, VectorLayer)]
+        self.by_weight = {id(layer.weight): layer for layer in watched if not isinstance(layer, VectorLayer)}
         self.sharded = [layer for layer in watched if _sharded.is_sharded(layer.weight)]
         self._known = {id(p): p for _, p in self.trained()}
 
@@ -102,6 +109,19 @@ class ModelLayers:
                 layer.reason = "it is in eval mode while the model trains"
             layers.append(layer)
         self.all = layers
+
+    def unused_experts(self) -> list[VectorLayer]:
+        """In their place, layers of experts that no function was seen to apply become vectors."""
+        made: dict[Layer, VectorLayer] = {
+            layer: VectorLayer(layer.name, layer.module, layer.weight, by_gradient=True) for layer in self.watched
+            if isinstance(layer, ExpertsLayer) and layer.curved and not layer.used}
+        by_layer: Mapping[Layer, Layer] = made
+        self.all = [by_layer.get(layer, layer) for layer in self.all]
+        self.watched = [layer for layer in self.watched if layer not in made]
+        self.vectors += made.values()
+        for layer in made:
+            del self.by_weight[id(layer.weight)]
+        return list(made.values())
 
     def curved(self) -> list[Layer]:
         return [layer for layer in self.all if layer.curved]
