@@ -1,12 +1,16 @@
-"""Public models in tiny configurations, as clients of dkfac.torch: how large a share of their parameters has curvature,
-and whether they train.
+"""Public models in tiny configurations, as clients of dkfac.torch: which share of their parameters has curvature, in
+which forms, and whether three steps lower the loss.
 
-    python benchmarks/peers/clients.py [--csv FILE] [PATTERN ...]
+    python benchmarks/peers/clients.py [--json FILE] [PATTERN ...]
+    python benchmarks/peers/clients.py --page docs/clients.md --json records/pytorch/clients.json
 
-A model whose package is not installed is skipped. PATTERNs are regular expressions of names."""
+PATTERNs are regular expressions of names. A model whose package is not installed is skipped. --page writes the table of
+a record into a page, between its marks, and runs nothing. Exit code 1 where a model does not work."""
 import argparse
-import csv
 import importlib
+import json
+import pathlib
+import platform
 import re
 import sys
 import time
@@ -18,14 +22,15 @@ import dkfac.torch as dkfac
 from clients_models import MODELS
 
 STEPS = 3
+BEGIN, END = "<!-- clients -->", "<!-- end of clients -->"
 
 
 class Skipped(Exception):
     pass
 
 
-def run(name):
-    """{column: value} of three steps of AdamW on one batch."""
+def run(name, **options):
+    """{column: value} of three steps of AdamW on one batch; `options` are those of attach()."""
     package, make = MODELS[name]
     try:
         importlib.import_module(package)
@@ -36,7 +41,7 @@ def run(name):
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
-        kfac = dkfac.attach(model, optimizer, statistics_interval=1, inverse_interval=1)
+        kfac = dkfac.attach(model, optimizer, statistics_interval=1, inverse_interval=1, **options)
         losses = []
         for _ in range(STEPS):
             torch.manual_seed(1)  # Masks of dropout stay.
@@ -49,11 +54,14 @@ def run(name):
         losses.append(float(loss_of(model, batch).detach()))
     summary = kfac.summary()
     share = float(re.search(r"curvature of ([\d.e-]+) %", summary)[1])
+    total = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    by_gradient = sum(p.numel() for one in kfac.curved() if getattr(one, "by_gradient", False)
+                      for p in one.parameters())
     report = kfac.last_report
     works = report.updated and all(abs(x) < 1e30 for x in losses) and losses[-1] < losses[0]
     kfac.detach()
-    return {"client": name, "parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
-            "share": share, "first": f"{losses[0]:.4g}", "last": f"{losses[-1]:.4g}", "works": "yes" if works else "no",
+    return {"client": name, "parameters": total, "share": share, "by_gradient": round(100 * by_gradient / total, 1),
+            "first": f"{losses[0]:.4g}", "last": f"{losses[-1]:.4g}", "works": "yes" if works else "no",
             "forms": forms_of(summary), "without": without_of(summary),
             "warned": " | ".join(str(w.message) for w in found if "[dkfac]" in str(w.message))}
 
@@ -68,14 +76,10 @@ def without_of(summary):
     return found[1] if found else ""
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--csv")
-    parser.add_argument("patterns", nargs="*")
-    arguments = parser.parse_args()
+def measure(patterns):
     rows = []
     for name in MODELS:
-        if arguments.patterns and not any(re.search(p, name) for p in arguments.patterns):
+        if patterns and not any(re.search(p, name) for p in patterns):
             continue
         start = time.perf_counter()
         try:
@@ -84,17 +88,55 @@ def main():
             print(f"{name}: skipped, {reason}")
             continue
         except Exception as error:  # It is what the table tells.
-            row = {"client": name, "works": f"{type(error).__name__}: {error}"}
+            row = {"client": name, "works": f"no: {type(error).__name__}: {error}"}
         rows.append(row)
         print(f"{name}: {row.get('share', '-')} %, {row['works']}, {row.get('first')} -> {row.get('last')}, "
               f"{time.perf_counter() - start:.1f} s. {row.get('forms', '')}. without: {row.get('without', '')} "
               f"{row.get('warned', '')}", flush=True)
-    if arguments.csv:
-        with open(arguments.csv, "w", newline="") as file:
-            writer = csv.DictWriter(file, list(rows[0]))
-            writer.writeheader()
-            writer.writerows(rows)
-    return any(row["works"] != "yes" for row in rows)
+    return rows
+
+
+def versions():
+    found = {"python": platform.python_version()}
+    for package in ("torch", "transformers", "torchvision", "timm", "peft"):
+        try:
+            found[package] = importlib.import_module(package).__version__
+        except ImportError:
+            pass
+    return found
+
+
+def table(record):
+    lines = [", ".join(f"{name} {version}" for name, version in record["versions"].items()) + ":", "",
+             "| client | parameters | with curvature | of them by the gradient | forms | loss | works |",
+             "|---|---:|---:|---:|---|---|---|"]
+    for row in record["clients"]:
+        loss = f"{row['first']} to {row['last']}" if "first" in row else "-"
+        forms = row.get("forms", "").replace("factors: ", "")
+        lines.append(f"| {row['client']} | {row.get('parameters', 0):,} | {row.get('share', 0)} % "
+                     f"| {row.get('by_gradient', 0)} % | {forms} | {loss} | {row['works']} |")
+    return "\n".join(lines)
+
+
+def write_page(page, record):
+    text = page.read_text()
+    first, last = text.index(BEGIN) + len(BEGIN), text.index(END)
+    page.write_text(f"{text[:first]}\n{table(record)}\n{text[last:]}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=pathlib.Path)
+    parser.add_argument("--page", type=pathlib.Path)
+    parser.add_argument("patterns", nargs="*")
+    arguments = parser.parse_args()
+    if arguments.page:
+        write_page(arguments.page, json.loads(arguments.json.read_text()))
+        return 0
+    rows = measure(arguments.patterns)
+    if arguments.json:
+        arguments.json.write_text(json.dumps({"versions": versions(), "clients": rows}, indent=1) + "\n")
+    return int(any(row["works"] != "yes" for row in rows))
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from dkfac.torch._patches import PatchLayer
 from dkfac.torch._vectors import VectorLayer
 from support import EPS, EXACT, damped_solve, distance, precondition, precondition_random, told, tolerance, vector
 from test_exactness import blocks, check
+from test_ranks import run_ranks
 
 F64 = torch.float64
 
@@ -146,6 +147,41 @@ def test_the_diagonal_by_the_gradient_is_that_of_samples_on_average():
     by_gradient = (3 * (signs @ rows / 3) ** 2).mean(0)
     assert distance(by_gradient, rows.pow(2).mean(0)) <= 64 * EPS
     assert distance((3 * (rows.mean(0)) ** 2), rows.pow(2).mean(0)) > 1e-3  # Control: labels that agree.
+
+
+RANKS = """
+import sys, torch
+import torch.distributed as dist
+import dkfac.torch as dkfac
+from test_layers import Gain, Rms
+rank, n = int(sys.argv[1]), 3
+dist.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=rank, world_size=2)
+torch.manual_seed(0)
+model = torch.nn.Sequential(Rms(3), Gain()).double()
+x, v = torch.randn(2 * n, 5, 3).double(), [torch.randn(3).double(), torch.randn(5, 3).double()]
+own, rows = [], []
+for one in range(2 * n):
+    grads = torch.autograd.grad((model(x[one:one + 1]) ** 3).sum(), list(model.parameters()))
+    rows.append(grads[0])
+    own.append(grads[1])
+kfac = dkfac.attach(model, torch.optim.SGD(model.parameters(), lr=1.0), damping=0.05, new_weight=1.0,
+                     step_length="none")
+(model(x[rank * n:(rank + 1) * n]) ** 3).sum().div(n).backward()
+for p, given in zip(model.parameters(), v):
+    p.grad = given.clone()
+kfac.optimizer.step()
+passes = [torch.stack(own[k * n:(k + 1) * n]).mean(0) for k in range(2)]
+fishers = [torch.stack(rows).pow(2).mean(0), n * torch.stack(passes).pow(2).mean(0)]
+for p, given, fisher in zip(model.parameters(), v, fishers):
+    found, wrong = [float((p.grad - given / (f + 0.05)).norm() / p.grad.norm()) for f in (fisher, fisher / 2)]
+    print(found <= 64 * 30 * torch.finfo(torch.float64).eps * (1 + float(fisher.max()) / 0.05), wrong > 1e-3)
+dist.destroy_process_group()
+"""
+
+
+def test_diagonals_of_several_ranks_are_means_over_their_samples_and_passes(tmp_path):
+    """Control: half of them."""
+    assert run_ranks(RANKS, tmp_path, "", 2) == ["True True\nTrue True"] * 2
 
 
 class Roles(nn.Module):
@@ -335,10 +371,10 @@ def test_full_matrices_of_large_parameters_are_refused_by_name():
     class Large(nn.Module):
         def __init__(self):
             super().__init__()
-            self.inner, self.table = nn.Linear(3, 3), nn.Parameter(torch.zeros(1500, 3))
+            self.inner, self.table = nn.Linear(3, 3), nn.Parameter(torch.zeros(1, 1500, 3))
 
         def forward(self, x):
-            return self.inner(x) + self.table[:len(x)]
+            return self.inner(x) + self.table[0, :len(x)]
     for mode, reasons in (("full", {"table": "norm_fisher='full' would keep a matrix of 4500 x 4500 for it; leave it "
                                     "\"unit_wise\""}), ("unit_wise", {})):
         _, _, kfac = precondition(Large(), lambda m: m(torch.randn(4, 3)).pow(2).mean(), norm_fisher=mode)

@@ -352,7 +352,7 @@ def test_forked_processes():
     assert run_python(FORKED).strip() == "done"
 
 
-def test_batch_norm_by_running_averages_in_a_pass_of_training_gets_the_first_order_update():
+def test_batch_norm_by_running_averages_in_a_pass_of_training_gets_the_diagonal():
     class Frozen(nn.Module):
         def __init__(self):
             super().__init__()
@@ -364,4 +364,5 @@ def test_batch_norm_by_running_averages_in_a_pass_of_training_gets_the_first_ord
     model, optimizer, kfac = attached(Frozen())
     x, y = batch()
     train_step(model, optimizer, x, y)
-    assert kfac.reasons() == {"norm": "it normalises by running averages"} and kfac.last_report.updated
+    assert not kfac.reasons() and kfac.last_report.updated
+    assert [layer.name for layer in kfac.curved() if getattr(layer, "by_gradient", False)] == ["norm.weight", "norm.bias"]

@@ -263,14 +263,14 @@ class Uncaught(nn.Module):
         return self.second(x) if caught else x @ self.second.weight.t() + self.second.bias
 
 
-def test_a_layer_with_a_gradient_whose_uses_are_not_seen_is_left_alone_by_the_first_step_and_refused_by_others():
+def test_a_layer_with_a_gradient_whose_uses_are_not_seen_has_the_diagonal_from_the_first_step_on_or_is_refused():
     (x, y), model = batch(), Uncaught()
     model, optimizer, kfac = attached(model)
     loss_of(model, x, y).backward()
     raw = model.second.weight.grad.clone()
-    with pytest.warns(UserWarning, match="layer 'second'.*skip_layers"):
-        optimizer.step()
-    assert list(kfac.reasons()) == ["second"] and torch.equal(raw, model.second.weight.grad)
+    optimizer.step()
+    assert not kfac.reasons() and not torch.equal(raw, model.second.weight.grad)
+    assert [layer.name for layer in kfac.curved()] == ["first", "second.weight", "second.bias"]
     kfac.detach()
     assert not model.second.weight._backward_hooks
     model, optimizer, kfac = attached(Uncaught())

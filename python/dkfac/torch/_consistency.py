@@ -127,6 +127,7 @@ class Consistency:
         """Its gradient is taken as it comes."""
         for p in layer.parameters():
             self.owners.pop(id(p), None)
+        self.found.pop(layer, None)
         self.layers = [one for one in self.layers if one is not layer]
         self.samples.layers = [one for one in self.samples.layers if one is not layer]
 

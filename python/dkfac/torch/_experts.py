@@ -24,7 +24,7 @@ class ExpertsLayer(LinearLayer):
 
     def __init__(self, name: str, module: nn.Module, weight: nn.Parameter) -> None:
         super().__init__(name, module, weight, None)
-        self.used = False
+        self.presumed = True
         for i in range(len(weight)):
             self.parts[i, i + 1] = ExpertLayer(f"{name}[{i}]", module, weight, None, (i, i + 1))
 
@@ -35,7 +35,6 @@ class ExpertsLayer(LinearLayer):
         index, rest = divmod(int(weight.storage_offset()) - int(base.storage_offset()), base[0].numel())
         if weight.shape != base.shape[1:] or not weight.is_contiguous() or rest:
             return None
-        self.used = True
         return index, index + 1
 
 

@@ -12,7 +12,7 @@ from ._layers import ConvLayer, EmbeddingLayer, Layer, LinearLayer, NormLayer, T
 from ._patches import PATCHED, PatchLayer
 from ._recurrent import RECURRENT
 from ._sharded import parameters_of
-from ._vectors import PAIRS, VectorLayer
+from ._vectors import PAIRS, VectorLayer, apart
 
 _FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
@@ -38,7 +38,6 @@ _TRANSPOSED = "transformers.pytorch_utils", "Conv1D"
 # Of modules that may have curvature.
 CLASSES: list[type[nn.Module]] = [kind for kind, _ in _KINDS] + [nn.MultiheadAttention, nn.LSTM, nn.GRU, nn.RNN]
 SKIPPED = "named in skip_layers"
-_LARGEST = 4096  # Elements of a parameter with a matrix of its own.
 
 
 def _kind_of(module: nn.Module) -> type[Layer] | None:
@@ -62,9 +61,14 @@ def _whole(module: nn.Module, make: type[Layer], own: Collection[str]) -> bool:
 
 def _single(name: str, module: nn.Module, parameter: nn.Parameter) -> Layer:
     """A parameter with curvature of its own, whatever the module does with it."""
-    leaf = not list(module.children()) and not list(module.buffers())
+    within = [*list(module.modules())[1:]]
+    leaf = not list(module.buffers()) and not any(parameters_of(one) for one in within)
     if parameter.dim() == 3 and len(parameter) > 1 and leaf:
         return ExpertsLayer(name, module, parameter)
+    if parameter.dim() == 2 and min(parameter.shape) > 1 and not isinstance(module, nn.LayerNorm):
+        matrix = LinearLayer(name, module, parameter, None)
+        matrix.presumed = True
+        return matrix
     vector = sum(size > 1 for size in parameter.shape) <= 1 or isinstance(module, nn.LayerNorm)
     return VectorLayer(name, module, parameter, by_gradient=not (leaf and vector))
 
@@ -127,17 +131,10 @@ def _same_role(layer: Layer, first: Layer | None) -> bool:
             and list(map(id, layer.parameters())) == list(map(id, first.parameters())))
 
 
-def _apart(layer: Layer) -> list[Layer]:
-    """A layer of each parameter alone, where several layers share some."""
-    names = [layer.name] if layer.bias is None else [f"{layer.name}.weight", f"{layer.name}.bias"]
-    return [VectorLayer(name, layer.module, p, by_gradient=True) for name, p in zip(names, layer.parameters())]
-
-
 def find_layers(model: nn.Module, skip: Callable[[str, nn.Module], bool], wanted: Collection[int],
-                ordered: bool, full: bool = False) -> list[Layer]:
+                ordered: bool) -> list[Layer]:
     """Layers of all trainable parameters, in the order of the modules. `skip(name, module)`: by first-order update.
-    `wanted`: kinds that get curvature. `ordered`: sums over the positions of a sample need its rows together. `full`:
-    vectors have matrices."""
+    `wanted`: kinds that get curvature. `ordered`: sums over the positions of a sample need its rows together."""
     layers: list[Layer] = []
     owners: dict[int, Layer] = {}
     shared: set[Layer] = set()  # In roles that differ.
@@ -162,13 +159,7 @@ def find_layers(model: nn.Module, skip: Callable[[str, nn.Module], bool], wanted
             if isinstance(layer, LinearLayer):
                 layer.ordered = ordered
             layers.append(layer)
-    layers = _each_once([part for layer in layers for part in (_apart(layer) if layer in shared else [layer])])
-    for layer in layers:
-        elements = layer.weight.numel()
-        if full and isinstance(layer, VectorLayer) and elements > _LARGEST:
-            layer.reason = (f"norm_fisher='full' would keep a matrix of {elements} x {elements} for it; leave it "
-                            '"unit_wise"')
-    return layers
+    return _each_once([part for layer in layers for part in (apart(layer) if layer in shared else [layer])])
 
 
 def _each_once(layers: Iterable[Layer]) -> list[Layer]:

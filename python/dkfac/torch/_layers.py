@@ -153,6 +153,7 @@ class LinearLayer(Layer):
         super().__init__(name, module, weight, bias)
         self.rows = rows
         self.ordered = ordered  # Sums over the positions of a sample need its rows together.
+        self.presumed = False   # Its module is not known, and may apply the weight in another way.
 
     def size(self) -> tuple[int, int]:
         return (self.weight.shape[0] if self.rows is None else self.rows[1] - self.rows[0]), self.weight.shape[1]

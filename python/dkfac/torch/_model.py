@@ -82,8 +82,8 @@ class ModelPreconditioner(Joins, Sampled, Settable):
         def skip(name: str, module: nn.Module) -> bool:
             return any(p.search(t) for p in patterns for t in _checks.texts_of(name, module))
         ordered = options.get("sharing") == "reduce" or options.get("inverse_method") == "ekfac"
-        find = functools.partial(find_layers, model, skip, kinds, ordered, options.get("norm_fisher") == "full")
-        layers = ModelLayers(model, find, owned, batch_dim == 1)
+        find = functools.partial(find_layers, model, skip, kinds, ordered)
+        layers = ModelLayers(model, find, owned, batch_dim == 1, options.get("norm_fisher") == "full")
         self._recorder = Recorder(setup, settings, layers, make)
         self._left, self._telling = LeftGradients(), Telling(self.options)
         self.steps = 0

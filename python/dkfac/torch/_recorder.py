@@ -127,9 +127,11 @@ class Recorder:
             self.registered.load(pending)
 
     def give_up(self, layer: Layer, reason: str) -> None:
-        """The gradient of a layer is left as it is."""
+        """The gradient of a layer is left as it is, or stands for all that is known of it."""
         if self.registered is not None:
             raise Error(f"[dkfac] layer '{layer.name}': {reason}, unlike in the first pass; name it in skip_layers")
+        if self.vectors.instead(layer):
+            return
         for one in (layer, *layer.parts.values()):
             one.reason = reason
 
@@ -235,8 +237,6 @@ class Recorder:
         self.uncaught.caught(layer)
         use.refuse_changed()
         _fisher.refuse_unsampled(self, use)
-        if self.passes.scale is not None:
-            use.made_in.loss_scale = self.passes.scale
         grad = use.arrive(grad.detach() if grad.requires_grad else grad)
         self.consistency.arrived(use, grad)
         if self.setup.sampled:
@@ -245,6 +245,8 @@ class Recorder:
 
     def take(self, use: Use, grad: torch.Tensor) -> None:
         """A use has all that makes its record."""
+        if self.passes.scale is not None:
+            use.made_in.loss_scale = self.passes.scale
         self.passes.join(use.made_in)
         if self.joining.active:
             self.joining.deferred.append((use, grad))

@@ -79,11 +79,6 @@ def reason(parameters: Collection[nn.Parameter], by_fsdp: bool) -> str | None:
     return None
 
 
-def refuse_gradient(parameter: torch.Tensor) -> str | None:
-    """Why a layer that is known by its gradients alone has no curvature; None if it may have."""
-    return "fully_shard() shows its gradient as a mean over the ranks alone" if is_sharded(parameter) else None
-
-
 def refusal(model: nn.Module) -> str | None:
     """Why a model with such parameters cannot be trained; None if it can."""
     if any(kind.__name__ == "FullyShardedDataParallel" for m in model.modules() for kind in type(m).__mro__):

@@ -1,16 +1,15 @@
 """Which parameters are trained: some are unfrozen, or given to the optimizer, only after attach()."""
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 
 import torch
 from torch import nn
 
 from .._library import Error, InvalidArgument
 from . import _capture, _checks, _sharded
-from ._experts import ExpertsLayer
 from ._layers import Layer
-from ._vectors import VectorLayer
+from ._vectors import VectorLayer, apart, refuse
 
 Owned = Callable[[], dict[int, nn.Parameter]]
 
@@ -35,10 +34,11 @@ def _parameters(model: nn.Module) -> dict[nn.Parameter, str]:
 class ModelLayers:
     """Layers of a model, found anew when more parameters are trained. `find`: those of the parameters that are trained
     now; `owned`: {id: parameter} of those that the optimizer has, None: all; `second`: the model has its samples in
-    the second dimension."""
+    the second dimension; `full`: vectors have matrices."""
 
-    def __init__(self, model: nn.Module, find: Callable[[], list[Layer]], owned: Owned | None, second: bool) -> None:
-        self._model, self._find_layers, self._owned, self._second = model, find, owned, second
+    def __init__(self, model: nn.Module, find: Callable[[], list[Layer]], owned: Owned | None, second: bool,
+                 full: bool = False) -> None:
+        self._model, self._find_layers, self._owned, self._second, self._full = model, find, owned, second, full
         self.all: list[Layer] = []
         self.watched: list[Layer] = []  # Those whose uses are caught; parts of them are not listed.
         self.vectors: list[VectorLayer] = []  # Those with curvature; no function is caught that uses them.
@@ -58,8 +58,8 @@ class ModelLayers:
             layer.second = self._second
             if layer.reason is None:
                 layer.reason = _sharded.reason(layer.parameters(), layer.module in gathered)
-            if layer.reason is None and isinstance(layer, VectorLayer) and layer.by_gradient:
-                layer.reason = _sharded.refuse_gradient(layer.weight)
+            if layer.reason is None and isinstance(layer, VectorLayer):
+                layer.reason = refuse(layer, self._full)
             if owned is not None and layer.reason is None and not owned.keys() >= set(map(id, layer.parameters())):
                 layer.reason = "the optimizer does not have all of its parameters"
         curved = [layer for layer in layers if layer.reason is None]
@@ -110,18 +110,17 @@ class ModelLayers:
             layers.append(layer)
         self.all = layers
 
-    def unused_experts(self) -> list[VectorLayer]:
-        """In their place, layers of experts that no function was seen to apply become vectors."""
-        made: dict[Layer, VectorLayer] = {
-            layer: VectorLayer(layer.name, layer.module, layer.weight, by_gradient=True) for layer in self.watched
-            if isinstance(layer, ExpertsLayer) and layer.curved and not layer.used}
-        by_layer: Mapping[Layer, Layer] = made
-        self.all = [by_layer.get(layer, layer) for layer in self.all]
-        self.watched = [layer for layer in self.watched if layer not in made]
-        self.vectors += made.values()
-        for layer in made:
-            del self.by_weight[id(layer.weight)]
-        return list(made.values())
+    def put_vectors(self, layer: Layer) -> list[VectorLayer]:
+        """Gives the parameters of a layer that is watched curvature by their gradients, where it has not been used in
+        another way. Returns their layers; none where they cannot have it."""
+        made = apart(layer)
+        if any(refuse(one, self._full) for one in made):
+            return []
+        self.all = [one for old in self.all for one in (made if old is layer else [old])]
+        self.watched = [one for one in self.watched if one is not layer]
+        self.vectors += made
+        del self.by_weight[id(layer.weight)]
+        return made
 
     def curved(self) -> list[Layer]:
         return [layer for layer in self.all if layer.curved]

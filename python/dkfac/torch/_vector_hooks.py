@@ -12,6 +12,7 @@ from torch.utils.hooks import RemovableHandle
 from . import _capture
 from ._consistency import run_first
 from ._experts import EachApart, ExpertsLayer
+from ._layers import Layer, LinearLayer
 from ._passes import Use
 from ._sharded import is_sharded
 from ._vectors import VectorLayer
@@ -25,9 +26,10 @@ class _Other:
 
     def __init__(self, layer: VectorLayer, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         self._module, self._args, self._kwargs = layer.module, args, kwargs
-        self._place = layer.place.now()
-        own = layer.module._parameters
-        self._name = next(name for name, p in own.items() if p is self._place)
+        now = layer.place.now()
+        assert now is not None
+        self.weight = now
+        self._name = next(name for name, p in layer.module._parameters.items() if p is now)
 
     def at(self, value: torch.Tensor) -> torch.Tensor:
         own: dict[str, Any] = self._module._parameters
@@ -36,7 +38,7 @@ class _Other:
             result: torch.Tensor = self._module.forward(*self._args, **self._kwargs)
             return result
         finally:
-            own[self._name] = self._place
+            own[self._name] = self.weight
 
 
 @torch.no_grad()
@@ -47,10 +49,8 @@ def multiplier(layer: VectorLayer, args: tuple[Any, ...], kwargs: Mapping[str, A
     inputs = [one for one in (*args, *kwargs.values()) if isinstance(one, torch.Tensor)]
     if any(out is one or out._base is one for one in inputs):
         return None  # The module has changed its input.
-    weight = layer.weight.detach()
-    whole = layer.place.now()
-    weight = weight if whole is None else whole.detach()
     other = _Other(layer, args, kwargs)
+    weight = other.weight.detach()
     zero = other.at(torch.zeros_like(weight))
     b = other.at(torch.ones_like(weight)) - zero
     if layer.axis is None:
@@ -138,8 +138,25 @@ class VectorHooks:
         """The first pass has ended: those that no output was seen of are known by their gradients."""
         for layer in [one for one in self._recorder.layers.vectors if one.axis is None and not one.by_gradient]:
             self._by_its_gradient(layer)
-        for experts in self._recorder.layers.unused_experts():
-            self._by_its_gradient(experts)
+        for watched in self._recorder.layers.watched:
+            if isinstance(watched, LinearLayer) and watched.presumed:
+                self.instead(watched)
+
+    def instead(self, layer: Layer) -> bool:
+        """In the first forward pass, a layer is used in a way of its own, or by no function, and in no other way:
+        knows it by its gradient. False where that cannot be."""
+        recorder = self._recorder
+        passes, own = recorder.passes, {layer, *layer.parts.values()}
+        used = any(not own.isdisjoint(one.uses) for one in passes.waiting)
+        if isinstance(layer, VectorLayer) or used or passes.current is None or passes.current.backward:
+            return False
+        made = recorder.layers.put_vectors(layer) if id(layer.weight) in recorder.layers.by_weight else []
+        if made:
+            recorder.consistency.forget(layer)
+            recorder.uncaught.caught(layer)
+        for one in made:
+            self._watch(one)
+        return bool(made)
 
     def _by_its_gradient(self, layer: VectorLayer) -> None:
         recorder = self._recorder

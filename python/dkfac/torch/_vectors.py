@@ -8,9 +8,12 @@ from torch import nn
 
 from .. import _structs as c
 from ._layers import Find, Layer, Moments, NormLayer, Record, make_spec
+from ._sharded import is_sharded
 
 # y = weight * f(x) + bias: 2 x 2 blocks of weight and bias.
-PAIRS = nn.GroupNorm, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d
+PAIRS: tuple[type[nn.Module], ...] = nn.GroupNorm, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d
+
+_LARGEST = 4096  # Elements of a parameter with a matrix of its own.
 
 
 class VectorLayer(NormLayer):
@@ -66,3 +69,19 @@ class VectorLayer(NormLayer):
         wide = grad if grad.dtype in (torch.float64, torch.float32) else grad.float()
         row = wide.reshape(1, 1, -1)
         return Record(row, row, self.moments(row))
+
+
+def apart(layer: Layer) -> list[VectorLayer]:
+    """Layers of its parameters, each by its gradient."""
+    names = [layer.name] if layer.bias is None else [f"{layer.name}.weight", f"{layer.name}.bias"]
+    return [VectorLayer(name, layer.module, p, by_gradient=True) for name, p in zip(names, layer.parameters())]
+
+
+def refuse(layer: VectorLayer, full: bool) -> str | None:
+    """Why it has no curvature; None if it may have. `full`: vectors have matrices."""
+    elements = layer.weight.numel()
+    if full and elements > _LARGEST:
+        return f"norm_fisher='full' would keep a matrix of {elements} x {elements} for it; leave it \"unit_wise\""
+    if layer.by_gradient and is_sharded(layer.weight):
+        return "fully_shard() shows its gradient as a mean over the ranks alone"
+    return None
