@@ -96,7 +96,7 @@ endfunction()
 # floating-point exception flags, which would keep selections scalar; NaN keeps its meaning. No contraction, so that
 # results are bit-identical on every instruction set. With sanitizers only -O1, because optimising instrumented loops
 # takes minutes.
-set(DKFAC_LOOP_OPTIMISATION "$<$<NOT:$<CONFIG:Debug>>:-O3>")
+set(DKFAC_LOOP_OPTIMISATION "$<$<NOT:$<CONFIG:Debug>>:-O3>" CACHE STRING "Compile option of loops over elements")
 if(DKFAC_SANITIZE)
   set(DKFAC_LOOP_OPTIMISATION -O1)
 endif()

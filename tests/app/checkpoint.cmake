@@ -1,14 +1,14 @@
 # Sanitizers make a step ten times as long.
 set(resume_stride 1)
 if(DKFAC_SANITIZE)
-  set(resume_stride 7)
+  set(resume_stride 13)
 endif()
 dkfac_test(app.checkpoint
   SOURCES checkpoint/durable_test.cpp checkpoint/resume_test.cpp checkpoint/safetensors_test.cpp
           checkpoint/store_test.cpp behaviour/moved_owners_test.cpp checkpoint/run_record_test.cpp checkpoint/initial_weights_test.cpp
           checkpoint/mean_image_test.cpp
   LINK dkfac::app nlohmann_json::nlohmann_json GTest::gtest_main LABELS app)
-# Several hundred short runs: instrumented code resumes after each seventh step only.
+# Several hundred short runs: instrumented code resumes after each thirteenth step only.
 dkfac_test(app.every_step
   SOURCES behaviour/every_step_test.cpp
   LINK dkfac::app nlohmann_json::nlohmann_json GTest::gtest_main LABELS app TIMEOUT 480)

@@ -218,7 +218,7 @@ std::vector<double> train_on_host(const MakeOn& make, const TrainSettings& setti
       settings);
 }
 
-/// Bound of what 20 steps on both must agree to.
+/// Bound of what TrainSettings::steps on both must agree to.
 template <class T>
 inline constexpr double kAgreement = sizeof(T) == 8 ? 1e-10 : 1e-4;
 

@@ -12,6 +12,7 @@
 #include "dkfac/optim/optimizer.h"
 
 #include "support/plain_net.h"
+#include "support/short_runs.h"
 
 /// Training loops over PlainNet, as a user of the library would write them.
 namespace dkfac::testing {
@@ -20,7 +21,7 @@ using MakeOptimizer =
     std::function<std::unique_ptr<optim::Optimizer>(std::shared_ptr<comm::Communicator>)>;
 
 struct TrainSettings {
-  int steps = 20;
+  int steps = short_or_full(8, 20);
   std::int64_t global_batch = 24;
   double loss_scale = 1;
   LossReduction reduction = LossReduction::local_mean;

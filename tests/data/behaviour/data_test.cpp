@@ -181,7 +181,7 @@ std::size_t nearest(const std::uint8_t* image, const std::vector<std::vector<dou
   double best_distance = INFINITY;
   for (std::size_t k = 0; k < points.size(); ++k) {
     double distance = 0;
-    for (std::size_t j = 0; j < points[k].size(); ++j) {
+    for (std::size_t j = 0; j < points[k].size() && distance < best_distance; ++j) {
       const double d = image[j] - points[k][j];
       distance += d * d;
     }

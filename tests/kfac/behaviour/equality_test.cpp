@@ -21,6 +21,7 @@ using Mlp = PlainMlp<double>;
 // bar holds.
 constexpr double kDamping = 1e-3, kRate = 0.01;
 constexpr double kF1 = 1e-10;
+constexpr int kF1Steps = short_or_full(12, 100);
 
 TrainSettings settings(int steps) {
   TrainSettings settings;
@@ -57,15 +58,15 @@ TYPED_TEST_SUITE(EqualityOverRanks, Nets, NetNames);
 TYPED_TEST(EqualityOverRanks, F1HundredStepsInDoublePrecision) {
   for (const Backend backend : {Backend::fast, Backend::reference}) {
     const Weights alone =
-        train_ranks<double, TypeParam>(1, maker(options(), backend), settings(100));
+        train_ranks<double, TypeParam>(1, maker(options(), backend), settings(kF1Steps));
     const bool fast = backend == Backend::fast;
     for (const int ranks : fast ? std::vector{2, 3, 4} : std::vector{3})
       EXPECT_TRUE(
-          near(train_ranks<double, TypeParam>(ranks, maker(options(), backend), settings(100)),
+          near(train_ranks<double, TypeParam>(ranks, maker(options(), backend), settings(kF1Steps)),
                alone, kF1))
           << ranks << " ranks";
     // Control: a batch without one ghost group differs.
-    TrainSettings shorter = settings(100);
+    TrainSettings shorter = settings(kF1Steps);
     shorter.global_batch = 22;
     EXPECT_FALSE(
         near(train_ranks<double, TypeParam>(1, maker(options(), backend), shorter), alone, kF1));

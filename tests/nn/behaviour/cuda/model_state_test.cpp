@@ -12,6 +12,7 @@
 #include "dkfac/nn/whitening.h"
 
 #include "nn/shared/memory.h"
+#include "support/host_waits.h"
 #include "support/on_device.h"
 #include "support/tensors.h"
 #include "support/whitened.h"
@@ -57,6 +58,8 @@ TEST_P(ModelOnDevice, BeginsWithTheBitsOfTheHost) {
 std::vector<std::string> small_names() {
   std::vector<std::string> names = nn::model_names();
   std::erase(names, "resnet32");  // Like resnet20, but deeper.
+  // 138 million weights of the layers that lenet-bn has too.
+  if (is_emulated()) std::erase(names, "vgg16-bn");
   return names;
 }
 std::string name_of_model(const ::testing::TestParamInfo<std::string>& info) {
