@@ -39,22 +39,22 @@ template <class... Views>
   for (Strides& strides : plan.stride) strides = {0, 0, 0, 1};
   plan.total = shape.numel();
 
-  std::size_t slot = kMaxDims;
+  std::size_t to = kMaxDims;
   for (int i = shape.ndim() - 1; i >= 0; --i) {
     const std::int64_t extent = shape[i];
     if (extent == 1) continue;
     const auto dim = static_cast<std::size_t>(i);
-    bool merge = slot < kMaxDims;
+    bool merge = to < kMaxDims;
     for (std::size_t v = 0; merge && v < kViews; ++v) {
-      merge = (*given[v])[dim] == plan.stride[v][slot] * plan.extent[slot];
+      merge = (*given[v])[dim] == plan.stride[v][to] * plan.extent[to];
     }
     if (merge) {
-      plan.extent[slot] *= extent;
+      plan.extent[to] *= extent;
       continue;
     }
-    --slot;
-    plan.extent[slot] = extent;
-    for (std::size_t v = 0; v < kViews; ++v) plan.stride[v][slot] = (*given[v])[dim];
+    --to;
+    plan.extent[to] = extent;
+    for (std::size_t v = 0; v < kViews; ++v) plan.stride[v][to] = (*given[v])[dim];
   }
   return plan;
 }

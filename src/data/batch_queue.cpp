@@ -9,12 +9,12 @@
 
 namespace dkfac::data {
 
-BatchQueue::BatchQueue(std::unique_ptr<BatchMaker> maker, std::size_t slots, Context& ctx)
-    : maker_(std::move(maker)), slots_(slots) {
-  idle_.reserve(slots);
-  ready_.reserve(slots);
-  for (std::size_t i = 0; i < slots; ++i) {
-    slots_[i] = maker_->make_buffer(ctx);
+BatchQueue::BatchQueue(std::unique_ptr<BatchMaker> maker, std::size_t buffers, Context& ctx)
+    : maker_(std::move(maker)), buffers_(buffers) {
+  idle_.reserve(buffers);
+  ready_.reserve(buffers);
+  for (std::size_t i = 0; i < buffers; ++i) {
+    buffers_[i] = maker_->make_buffer(ctx);
     idle_.push_back(i);
   }
   thread_ = start_thread("loading batches", [this] { work(); });
@@ -58,24 +58,24 @@ void BatchQueue::produce(std::int64_t this_epoch, std::int64_t first, std::uint6
   for (std::int64_t batch = first; batch < maker_->batches(); ++batch) {
     changed_.wait(lock, [&] { return stop_ || request_ != mine || !idle_.empty(); });
     if (stop_ || request_ != mine) return;
-    const std::size_t slot = idle_.back();
+    const std::size_t buffer = idle_.back();
     idle_.pop_back();
     lock.unlock();
     try {
-      maker_->make(batch, slots_[slot]);
+      maker_->make(batch, buffers_[buffer]);
     } catch (...) {
       lock.lock();
-      idle_.push_back(slot);
+      idle_.push_back(buffer);
       throw;
     }
     lock.lock();
     ++made_batches_;
-    made_images_ += slots_[slot].count;
+    made_images_ += buffers_[buffer].count;
     if (request_ != mine) {
-      idle_.push_back(slot);
+      idle_.push_back(buffer);
       return;
     }
-    ready_.push_back(slot);
+    ready_.push_back(buffer);
     changed_.notify_all();
   }
 }
@@ -96,9 +96,9 @@ void BatchQueue::start_epoch(std::int64_t epoch, std::int64_t first_batch) {
 }
 
 std::size_t BatchQueue::pop_ready() {
-  const std::size_t slot = ready_.front();
+  const std::size_t buffer = ready_.front();
   ready_.erase(ready_.begin());
-  return slot;
+  return buffer;
 }
 
 std::optional<std::size_t> BatchQueue::take() {
@@ -118,10 +118,10 @@ std::optional<std::size_t> BatchQueue::try_take() {
   return pop_ready();
 }
 
-void BatchQueue::give_back(std::size_t slot) {
+void BatchQueue::give_back(std::size_t buffer) {
   {
     const std::lock_guard lock(mutex_);
-    idle_.push_back(slot);
+    idle_.push_back(buffer);
   }
   changed_.notify_all();
 }

@@ -14,28 +14,28 @@
 
 namespace dkfac::data {
 
-/// Queue of batches that a thread prefetches into a bounded set of slots. The caller owns a slot
-/// between take() and give_back(). Used by one thread besides its own; may be destroyed at any
-/// time.
+/// Queue of batches that a thread prefetches into a bounded set of buffers. The caller owns a
+/// buffer between take() and give_back(). Used by one thread besides its own; may be destroyed at
+/// any time.
 class BatchQueue {
  public:
-  /// `slots` includes those owned by the caller. Batches will be copied to the device of `ctx`.
-  BatchQueue(std::unique_ptr<BatchMaker> maker, std::size_t slots, Context& ctx);
+  /// `buffers` includes those owned by the caller. Batches will be copied to the device of `ctx`.
+  BatchQueue(std::unique_ptr<BatchMaker> maker, std::size_t buffers, Context& ctx);
   ~BatchQueue();
   BatchQueue(const BatchQueue&) = delete;
   BatchQueue& operator=(const BatchQueue&) = delete;
 
   [[nodiscard]] std::int64_t batches() const { return maker_->batches(); }
-  /// Starts an epoch and drops the remaining batches of the previous one. Slots owned by the caller
-  /// are not affected. Arguments as for Loader::start_epoch().
+  /// Starts an epoch and drops the remaining batches of the previous one. Buffers owned by the
+  /// caller are not affected. Arguments as for Loader::start_epoch().
   void start_epoch(std::int64_t epoch, std::int64_t first_batch);
-  /// Returns the slot of the next batch; nothing at the end of the epoch. Rethrows an exception of
-  /// the thread, after the batches before it, at each call until start_epoch().
+  /// Returns the buffer of the next batch; nothing at the end of the epoch. Rethrows an exception
+  /// of the thread, after the batches before it, at each call until start_epoch().
   std::optional<std::size_t> take();
-  /// Returns the slot of the next batch if it is ready; never blocks.
+  /// Returns the buffer of the next batch if it is ready; never blocks.
   std::optional<std::size_t> try_take();
-  [[nodiscard]] MadeBatch& at(std::size_t slot) { return slots_[slot]; }
-  void give_back(std::size_t slot);
+  [[nodiscard]] MadeBatch& at(std::size_t buffer) { return buffers_[buffer]; }
+  void give_back(std::size_t buffer);
   [[nodiscard]] LoaderStatistics statistics() const;
 
  private:
@@ -45,11 +45,12 @@ class BatchQueue {
 
   std::unique_ptr<BatchMaker> maker_;  ///< Used by the thread only, except constant properties.
 
-  // The thread owns the slot that it fills, and the caller those that it has taken; everything
-  // below is guarded by the mutex. The lists have capacity for every slot, so they never allocate.
+  // The thread owns the buffer that it fills, and the caller those that it has taken; everything
+  // below is guarded by the mutex. The lists have capacity for every buffer, so they never
+  // allocate.
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<MadeBatch> slots_;
+  std::vector<MadeBatch> buffers_;
   std::vector<std::size_t> idle_;
   std::vector<std::size_t> ready_;  ///< Oldest first.
   std::uint64_t request_ = 0;       ///< Counts start_epoch(); work for an older one is discarded.

@@ -6,14 +6,14 @@
 #include "dkfac/core/error.h"
 
 #include "data/batch_queue.h"
-#include "data/device_source.h"
+#include "data/device_producer.h"
 
 namespace dkfac::data {
 namespace {
 
-class HostSource : public DeviceLoader::Source {
+class HostProducer : public DeviceLoader::Producer {
  public:
-  HostSource(Context& ctx, std::unique_ptr<BatchMaker> maker, int prefetch)
+  HostProducer(Context& ctx, std::unique_ptr<BatchMaker> maker, int prefetch)
       : queue_(std::move(maker), static_cast<std::size_t>(prefetch) + 1, ctx) {}
 
   [[nodiscard]] std::int64_t batches() const override { return queue_.batches(); }
@@ -28,12 +28,12 @@ class HostSource : public DeviceLoader::Source {
     give_back_current();
     current_ = queue_.take();
     if (!current_) return false;
-    const MadeBatch& slot = queue_.at(*current_);
-    batch = {.images = slot.images(),
-             .labels = slot.labels.view().slice(0, 0, slot.count),
-             .host_labels = slot.label_span(),
-             .global_batch = slot.global_batch,
-             .first = slot.first};
+    const MadeBatch& made = queue_.at(*current_);
+    batch = {.images = made.images(),
+             .labels = made.labels.view().slice(0, 0, made.count),
+             .host_labels = made.label_span(),
+             .global_batch = made.global_batch,
+             .first = made.first};
     return true;
   }
 
@@ -48,10 +48,10 @@ class HostSource : public DeviceLoader::Source {
 
 }  // namespace
 
-std::unique_ptr<DeviceLoader::Source> make_host_source(Context& ctx,
-                                                       std::unique_ptr<BatchMaker> maker,
-                                                       int prefetch) {
-  return std::make_unique<HostSource>(ctx, std::move(maker), prefetch);
+std::unique_ptr<DeviceLoader::Producer> make_host_producer(Context& ctx,
+                                                           std::unique_ptr<BatchMaker> maker,
+                                                           int prefetch) {
+  return std::make_unique<HostProducer>(ctx, std::move(maker), prefetch);
 }
 
 std::int64_t resident_bytes(const Dataset& data, const AugmentOptions& augment) {
@@ -66,7 +66,7 @@ DeviceLoader::DeviceLoader(Context& ctx, const Dataset& data, Normalization norm
   // Photographs do not fit into device memory, and are decoded on the host.
   const bool resident = ctx.device().is_cuda() && options.place == DataPlacement::resident;
   if (resident && data.photos == nullptr) {
-    source_ = make_resident_source(
+    producer_ = make_resident_producer(
         ctx,
         std::make_unique<ImageMaker>(data, normalization, options.sampler, options.augment,
                                      options.rank, options.size, options.dtype),
@@ -77,23 +77,23 @@ DeviceLoader::DeviceLoader(Context& ctx, const Dataset& data, Normalization norm
       make_batch_maker(data, normalization, options.sampler, options.augment, options.rank,
                        options.size, options.dtype);
   if (ctx.device().is_cuda())
-    source_ = make_streamed_source(ctx, std::move(maker), options.prefetch);
+    producer_ = make_streamed_producer(ctx, std::move(maker), options.prefetch);
   else
-    source_ = make_host_source(ctx, std::move(maker), options.prefetch);
+    producer_ = make_host_producer(ctx, std::move(maker), options.prefetch);
 }
 
 DeviceLoader::~DeviceLoader() = default;
 DeviceLoader::DeviceLoader(DeviceLoader&&) noexcept = default;
 DeviceLoader& DeviceLoader::operator=(DeviceLoader&&) noexcept = default;
 
-std::int64_t DeviceLoader::batches() const { return source_->batches(); }
+std::int64_t DeviceLoader::batches() const { return producer_->batches(); }
 
 void DeviceLoader::start_epoch(Context& ctx, std::int64_t epoch, std::int64_t first_batch) {
-  source_->start_epoch(ctx, epoch, first_batch);
+  producer_->start_epoch(ctx, epoch, first_batch);
 }
 
-LoaderStatistics DeviceLoader::statistics() const { return source_->statistics(); }
+LoaderStatistics DeviceLoader::statistics() const { return producer_->statistics(); }
 
-bool DeviceLoader::next(Context& ctx, DeviceBatch& batch) { return source_->next(ctx, batch); }
+bool DeviceLoader::next(Context& ctx, DeviceBatch& batch) { return producer_->next(ctx, batch); }
 
 }  // namespace dkfac::data

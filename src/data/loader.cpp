@@ -13,7 +13,7 @@ namespace dkfac::data {
 struct Loader::Impl {
   Context host;
   BatchQueue queue;
-  std::optional<std::size_t> current;  ///< Slot that the caller uses.
+  std::optional<std::size_t> current;  ///< Buffer that the caller uses.
 
   Impl(std::unique_ptr<BatchMaker> maker, int prefetch)
       : queue(std::move(maker), static_cast<std::size_t>(prefetch) + 1, host) {}
@@ -44,11 +44,11 @@ bool Loader::next(Batch& batch) {
   impl.give_back_current();
   impl.current = impl.queue.take();
   if (!impl.current) return false;
-  const MadeBatch& slot = impl.queue.at(*impl.current);
-  batch.images = slot.images();
-  batch.labels = slot.label_span();
-  batch.global_batch = slot.global_batch;
-  batch.first = slot.first;
+  const MadeBatch& made = impl.queue.at(*impl.current);
+  batch.images = made.images();
+  batch.labels = made.label_span();
+  batch.global_batch = made.global_batch;
+  batch.first = made.first;
   return true;
 }
 

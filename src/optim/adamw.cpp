@@ -6,7 +6,7 @@ namespace {
 
 struct Adamw {
   static constexpr std::string_view kName = "adamw";
-  static constexpr auto kSlots = AdamwMoments::kSlots;
+  static constexpr auto kStates = AdamwMoments::kStates;
   AdamwOptions options;
   AdamwMoments moments = {};
 

@@ -12,7 +12,7 @@ namespace dkfac::optim {
 /// What AdamW keeps: two moments of each element, and the products of the betas over all updates,
 /// which are beta^t where they are constant.
 struct AdamwMoments {
-  static constexpr std::array<std::string_view, 2> kSlots{"first_moment", "second_moment"};
+  static constexpr std::array<std::string_view, 2> kStates{"first_moment", "second_moment"};
   double beta1_power = 1, beta2_power = 1;
 
   /// Counts an update and returns its pass. options: with beta2, epsilon and weight_decay.

@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "core/shared/cuda/device_code.h"
-#include "optim/element_slots.h"
+#include "optim/element_state.h"
 
 namespace dkfac::optim {
 
@@ -26,7 +26,7 @@ struct AdamwPass {
   }
 };
 
-/// Slots: first and second moment.
+/// States: first and second moment.
 template <class T>
 struct AdamwRule {
   T beta1, beta2, new1, new2, epsilon, kept, rate, root;
@@ -39,7 +39,7 @@ struct AdamwRule {
         kept(static_cast<T>(1 - pass.lr * pass.weight_decay)),
         rate(static_cast<T>(pass.lr / pass.correction1)),
         root(static_cast<T>(std::sqrt(pass.correction2))) {}
-  DKFAC_HD void operator()(T g, ElementSlots<T> state, T& w) const {
+  DKFAC_HD void operator()(T g, ElementState<T> state, T& w) const {
     const T first = beta1 * state[0] + new1 * g;
     const T second = beta2 * state[1] + new2 * g * g;
     state[0] = first;

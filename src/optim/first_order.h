@@ -35,11 +35,11 @@ void check_first_order(std::string_view name, const Options& options) {
 /// An optimizer without curvature: gradients are all-reduced, and every rank updates all
 /// parameters; with a MatrixRule the owner of a layer does (owned_layers.h). A Rule has
 /// - `options`, with loss_reduction and communication;
-/// - kName, and kSlots: names of the state tensors of a parameter, each of the parameter's size;
+/// - kName, and kStates: names of the state tensors of a parameter, each of the parameter's size;
 /// - description(), a text for users;
 /// - double update(Context&, UpdateTable&, const StepArgs&), which updates all parameters with
 ///   their averaged gradients and returns the momentum to report;
-/// - void visit_state(StateVisitor&), for state other than the slots.
+/// - void visit_state(StateVisitor&), for state that is not of a parameter's size.
 template <class Rule>
 class FirstOrder final : public Optimizer {
  public:
@@ -76,7 +76,7 @@ class FirstOrder final : public Optimizer {
   OptimizerFrame frame_;
   Rule rule_;
   std::optional<OwnedLayers> owned_;
-  std::vector<Tensor> slots_;  ///< Of each layer that this rank updates, [kSlots, elements].
+  std::vector<Tensor> states_;  ///< Of each layer that this rank updates, [kStates, elements].
   UpdateTable table_;
   std::int64_t steps_ = 0;
   std::optional<Gradients> gradients_;
@@ -131,16 +131,16 @@ void FirstOrder<Rule>::prepare() {
                                      .wire = o.communication.gradient_wire},
                      owned_->owners());
   std::vector<UpdatedPart> parts;
-  slots_.resize(frame_.layers.size());
+  states_.resize(frame_.layers.size());
   for (std::size_t i = 0; i < frame_.layers.size(); ++i) {
     if (!owned_->updates(i)) continue;
     ParameterLayer layer = frame_.layers[i];
     TensorView gradient = gradients_->of(static_cast<int>(i));
     take_matrix(frame_.ctx, rule_, layer, gradient);
     if (layer.numel() == 0) continue;
-    slots_[i] =
-        Tensor::zeros(frame_.ctx, {std::ssize(Rule::kSlots), layer.numel()}, frame_.dtype());
-    add_parts(layer, gradient, slots_[i], parts);
+    states_[i] =
+        Tensor::zeros(frame_.ctx, {std::ssize(Rule::kStates), layer.numel()}, frame_.dtype());
+    add_parts(layer, gradient, states_[i], parts);
   }
   table_ = make_update_table(frame_.ctx, frame_.dtype(), std::move(parts));
   frame_.prepared = true;
@@ -162,11 +162,11 @@ void FirstOrder<Rule>::visit_state(StateVisitor& caller) {
   visitor.integer("steps", StateKind::replicated, steps_);
   gradients_->visit_state(visitor);
   rule_.visit_state(visitor);
-  for (std::size_t i = 0; i < slots_.size(); ++i)
-    for (std::size_t s = 0; slots_[i].is_set() && s < Rule::kSlots.size(); ++s)
-      visitor.tensor(detail::concat(frame_.layers[i].name, '.', Rule::kSlots[s]),
+  for (std::size_t i = 0; i < states_.size(); ++i)
+    for (std::size_t s = 0; states_[i].is_set() && s < Rule::kStates.size(); ++s)
+      visitor.tensor(detail::concat(frame_.layers[i].name, '.', Rule::kStates[s]),
                      owned_->state_kind(),
-                     slots_[i].view().slice(0, static_cast<std::int64_t>(s), 1).flat());
+                     states_[i].view().slice(0, static_cast<std::int64_t>(s), 1).flat());
   begin_step();
 }
 

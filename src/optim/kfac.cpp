@@ -109,7 +109,7 @@ class Kfac final : public Optimizer {
     return options_.curvature.step_length == kfac::StepLength::quadratic;
   }
   /// Names of the state tensors of a parameter.
-  [[nodiscard]] std::span<const std::string_view> slots() const;
+  [[nodiscard]] std::span<const std::string_view> state_names() const;
   /// Momentum of a step, or beta1.
   [[nodiscard]] double momentum_of(const StepArgs& args) const;
   void check_momentum(const StepArgs& args) const;
@@ -132,7 +132,7 @@ class Kfac final : public Optimizer {
   std::optional<Gradients> gradients_;
   std::optional<comm::AllGather> weights_;
   // For the layers that this rank preconditions.
-  std::vector<Tensor> states_;  ///< [slots(), elements]
+  std::vector<Tensor> states_;  ///< [state_names(), elements]
   std::vector<Tensor> masters_;
   std::vector<kfac::LayerDirection> with_curvature_;
   UpdateTable table_;
@@ -232,7 +232,8 @@ void Kfac::add_layer_parts(int index, std::vector<UpdatedPart>& parts) {
   const auto i = static_cast<std::size_t>(index);
   const ParameterLayer& layer = frame_.layers[i];
   const TensorView gradient = gradients_->of(index);
-  states_[i] = Tensor::zeros(frame_.ctx, {std::ssize(slots()), layer.numel()}, frame_.dtype());
+  states_[i] =
+      Tensor::zeros(frame_.ctx, {std::ssize(state_names()), layer.numel()}, frame_.dtype());
   if (has_masters()) {
     masters_[i] = Tensor::zeros(frame_.ctx, {layer.numel()}, frame_.dtype());
     pack_parameters(frame_.ctx, layer, masters_[i]);
@@ -250,9 +251,9 @@ void Kfac::add_layer_parts(int index, std::vector<UpdatedPart>& parts) {
   if (layer.weight > 0 && layer.params.weight_lr > 0) parts[first].d_out = output_rows(layer.spec);
 }
 
-std::span<const std::string_view> Kfac::slots() const {
+std::span<const std::string_view> Kfac::state_names() const {
   static constexpr std::array<std::string_view, 1> kVelocity{"velocity"};
-  if (by_adamw()) return AdamwMoments::kSlots;
+  if (by_adamw()) return AdamwMoments::kStates;
   return kVelocity;
 }
 
@@ -326,8 +327,8 @@ void Kfac::visit_state(StateVisitor& caller) {
     const StateKind kind =
         step_.curvature().owns(static_cast<int>(i)) ? StateKind::owned : StateKind::owner_copy;
     const std::string& layer = frame_.layers[i].name;
-    for (std::size_t s = 0; states_[i].is_set() && s < slots().size(); ++s)
-      visitor.tensor(detail::concat(layer, '.', slots()[s]), kind,
+    for (std::size_t s = 0; states_[i].is_set() && s < state_names().size(); ++s)
+      visitor.tensor(detail::concat(layer, '.', state_names()[s]), kind,
                      states_[i].view().slice(0, static_cast<std::int64_t>(s), 1).flat());
     if (masters_[i].is_set()) visitor.tensor(layer + ".master", kind, masters_[i]);
   }
@@ -338,7 +339,7 @@ void Kfac::visit_state(StateVisitor& caller) {
 std::string Kfac::describe() const {
   frame_.require_prepared("describe");
   const auto element = static_cast<std::int64_t>(size_of(frame_.dtype()));
-  const std::int64_t states = std::ssize(slots()) * element;
+  const std::int64_t states = std::ssize(state_names()) * element;
   std::vector<kfac::NamedBytes> buffers = gradients_->buffers();
   if (quadratic_) {
     buffers.push_back({"directions and last step", quadratic_->bytes()});

@@ -6,7 +6,7 @@
 
 #include "core/shared/cuda/device_code.h"
 #include "optim/adamw_rule.h"
-#include "optim/element_slots.h"
+#include "optim/element_state.h"
 
 namespace dkfac::optim {
 
@@ -39,7 +39,7 @@ struct KfacRule {
         decay(static_cast<T>(pass.weight_decay)),
         lr(static_cast<T>(pass.lr)),
         keep(pass.rule != MomentumRule::paper) {}
-  DKFAC_HD void operator()(T u, ElementSlots<T> state, T& w) const {
+  DKFAC_HD void operator()(T u, ElementState<T> state, T& w) const {
     const T before = w;
     const T step = momentum * state[0] - lr * (u + decay * before);
     state[0] = keep ? step : before;

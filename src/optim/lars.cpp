@@ -8,7 +8,7 @@ namespace {
 
 struct Lars {
   static constexpr std::string_view kName = "lars";
-  static constexpr std::array<std::string_view, 1> kSlots{"velocity"};
+  static constexpr std::array<std::string_view, 1> kStates{"velocity"};
   LarsOptions options;
 
   [[nodiscard]] std::string description() const {

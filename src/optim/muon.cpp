@@ -43,7 +43,7 @@ void iterate(Context& ctx, const NewtonSchulz& o, ConstTensorView x, TensorView 
 struct Muon {
   static constexpr std::string_view kName = "muon";
   /// Of the parameters that are no matrices.
-  static constexpr auto kSlots = AdamwMoments::kSlots;
+  static constexpr auto kStates = AdamwMoments::kStates;
   struct Matrix : OwnedMatrix {
     Tensor velocity;
   };

@@ -38,14 +38,14 @@ bool is_batch_norm(const LayerSpec& spec) { return std::holds_alternative<NormSp
 
 }  // namespace
 
-void add_parts(const ParameterLayer& layer, TensorView gradient, TensorView slots,
+void add_parts(const ParameterLayer& layer, TensorView gradient, TensorView states,
                std::vector<UpdatedPart>& parts) {
   const LayerParams& params = layer.params;
   const bool is_weight = !is_batch_norm(layer.spec);
   const bool preconditioned = !std::holds_alternative<PlainSpec>(layer.spec);
   if (layer.weight > 0)
     parts.push_back({.gradient = gradient.slice(0, 0, layer.weight),
-                     .slots = slots.slice(1, 0, layer.weight),
+                     .states = states.slice(1, 0, layer.weight),
                      .parameter = params.weight.flat(),
                      .lr = params.weight_lr,
                      .decay = is_weight ? 1.0 : 0.0,
@@ -53,7 +53,7 @@ void add_parts(const ParameterLayer& layer, TensorView gradient, TensorView slot
                      .preconditioned = preconditioned});
   if (layer.bias > 0)
     parts.push_back({.gradient = gradient.slice(0, layer.weight, layer.bias),
-                     .slots = slots.slice(1, layer.weight, layer.bias),
+                     .states = states.slice(1, layer.weight, layer.bias),
                      .parameter = params.bias.flat(),
                      .lr = params.bias_lr,
                      .decay = params.bias_decay,

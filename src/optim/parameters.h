@@ -23,10 +23,10 @@ struct ParameterLayer {
   [[nodiscard]] std::int64_t numel() const { return weight + bias; }
 };
 
-/// Appends the weight and the bias of a layer, if present. gradient is [numel()] for both, slots
+/// Appends the weight and the bias of a layer, if present. gradient is [numel()] for both, states
 /// [any number, numel()]. Weight decay applies to weights; gamma of a BatchNorm does not count as
 /// one.
-void add_parts(const ParameterLayer& layer, TensorView gradient, TensorView slots,
+void add_parts(const ParameterLayer& layer, TensorView gradient, TensorView states,
                std::vector<UpdatedPart>& parts);
 
 [[nodiscard]] DType dtype_of_parameters(const ParameterLayer& layer);

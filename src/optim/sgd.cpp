@@ -9,7 +9,7 @@ namespace {
 
 struct Sgd {
   static constexpr std::string_view kName = "sgd";
-  static constexpr std::array<std::string_view, 1> kSlots{"velocity"};
+  static constexpr std::array<std::string_view, 1> kStates{"velocity"};
   SgdOptions options;
   double last_lr = 0;
 

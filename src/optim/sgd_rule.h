@@ -1,7 +1,7 @@
 #pragma once
 
 #include "core/shared/cuda/device_code.h"
-#include "optim/element_slots.h"
+#include "optim/element_state.h"
 
 namespace dkfac::optim {
 
@@ -36,7 +36,7 @@ struct SgdRule {
         in(pass.correction ? T{1} : static_cast<T>(pass.lr)),
         rate(pass.correction ? static_cast<T>(pass.lr) : T{1}),
         nesterov(pass.nesterov) {}
-  DKFAC_HD void operator()(T g, ElementSlots<T> state, T& w) const {
+  DKFAC_HD void operator()(T g, ElementState<T> state, T& w) const {
     T& v = state[0];
     const T step = in * (g + decay * w);
     const T moved = momentum * v + step;

@@ -19,11 +19,12 @@ void check_alike(const Context& ctx, DType dtype, const UpdatedPart& part) {
                 ctx.device());
   };
   check(part.gradient, dtype);
-  const TensorView& slots = part.slots;
-  DKFAC_CHECK(slots.ndim() == 2 && slots.dim(1) == part.numel() && slots.stride(1) == 1 &&
-                  slots.dtype() == dtype && slots.device() == ctx.device(),
-              "[update] the state is ", slots.dtype(), ' ', slots.shape(), " on ", slots.device(),
-              "; it must be ", dtype, " [slots,", part.numel(), "] on ", ctx.device());
+  const TensorView& states = part.states;
+  DKFAC_CHECK(states.ndim() == 2 && states.dim(1) == part.numel() && states.stride(1) == 1 &&
+                  states.dtype() == dtype && states.device() == ctx.device(),
+              "[update] the state is ", states.dtype(), ' ', states.shape(), " on ",
+              states.device(), "; it must be ", dtype, " [states,", part.numel(), "] on ",
+              ctx.device());
   check(part.parameter, dtype);
   if (!part.master.empty()) check(part.master, dtype);
   if (!part.block.empty()) check(part.block, part.master.empty() ? dtype : part.block.dtype());

@@ -20,7 +20,7 @@ namespace dkfac::optim {
 /// table, of its type and of equal lengths.
 struct UpdatedPart {
   TensorView gradient = {};   ///< Or the preconditioned direction.
-  TensorView slots = {};      ///< State, [slots, elements]; rows may have gaps between them.
+  TensorView states = {};     ///< The state tensors, [states, elements]; rows may have gaps.
   TensorView parameter = {};  ///< The caller's.
   TensorView master = {};  ///< K-FAC: the master weight, updated instead of `parameter`, which gets
                            ///< a copy rounded to weight_wire; empty: none.
@@ -34,7 +34,7 @@ struct UpdatedPart {
   std::int64_t d_out = 0;       ///< K-FAC: rows of a weight to rescale; 0: not rescaled.
 
   [[nodiscard]] std::int64_t numel() const { return parameter.numel(); }
-  [[nodiscard]] TensorView slot(std::int64_t s) const { return slots.slice(0, s, 1).flat(); }
+  [[nodiscard]] TensorView state(std::int64_t s) const { return states.slice(0, s, 1).flat(); }
   [[nodiscard]] TensorView from() const { return master.empty() ? parameter : master; }
   [[nodiscard]] TensorView out() const { return master.empty() && !block.empty() ? block : from(); }
 };

@@ -19,7 +19,7 @@ using namespace cpu;
 using Values = std::vector<double>;
 
 TensorView view(Values& v) { return view_of(v.data(), {static_cast<std::int64_t>(v.size())}); }
-TensorView slot(Values& v) { return view(v).reshape({1, static_cast<std::int64_t>(v.size())}); }
+TensorView state(Values& v) { return view(v).reshape({1, static_cast<std::int64_t>(v.size())}); }
 
 TEST(Norm, IsTheRootOfTheSumOfSquares) {
   Values x{3, -4};
@@ -126,14 +126,14 @@ TEST(Passes, RefuseTensorsThatAreNotAlike) {
   EXPECT_THROW(lars_pass({}, view(three), view_of(single.data(), {3}), view(three)),
                InvalidArgument);
   EXPECT_THROW(lars_pass({}, view(three), view(three), view(two)), InvalidArgument);
-  EXPECT_THROW(direction_pass({}, 1, view(three), view(three), slot(three), view(two)),
+  EXPECT_THROW(direction_pass({}, 1, view(three), view(three), state(three), view(two)),
                InvalidArgument);
 }
 
 TEST(DirectionPass, LeavesTheWeightAndThePapersMomentumToTheCaller) {
   Values u{1, 2}, w{1, 1}, v{0.5, 0.5}, out(2);
   direction_pass(KfacPass{.lr = 0.1, .momentum = 0.8, .rule = MomentumRule::paper}, 1, view(u),
-                 view(w), slot(v), view(out));
+                 view(w), state(v), view(out));
   EXPECT_TRUE(near(out, Values{1 - 0.1 + 0.4, 1 - 0.2 + 0.4}, 4 * eps<double>));
   EXPECT_EQ(w, (Values{1, 1}));
   EXPECT_EQ(v, w);
@@ -149,7 +149,7 @@ TEST(DirectionPass, GivesTheSameBitsInPlace) {
   for (const DirectionPass& pass : passes)
     for (const double clip : {1.0, 0.25}) {
       const Values u{1, 2}, w{1, -3};
-      Values v{0.5, 0.25, 0.3, 0.2}, out(2), own_v = v, own = w;  // Two slots of two elements.
+      Values v{0.5, 0.25, 0.3, 0.2}, out(2), own_v = v, own = w;  // Two states of two elements.
       direction_pass(pass, clip, view_of(u.data(), {2}), view_of(w.data(), {2}),
                      view(v).reshape({2, 2}), view(out));
       direction_pass(pass, clip, view_of(u.data(), {2}), view(own), view(own_v).reshape({2, 2}),

@@ -43,8 +43,8 @@ struct Parts {
       const auto index = static_cast<std::int64_t>(entries.size());
       PartEntry<T> entry{};
       entry.gradient = &g[at(first)];
-      entry.slots = &v[at(first)];
-      entry.slot_stride = n;
+      entry.states = &v[at(first)];
+      entry.state_stride = n;
       entry.from = entry.out = &w[at(first)];
       entry.numel = n;
       entry.first_chunk = static_cast<std::int64_t>(chunks.size());
@@ -111,7 +111,7 @@ TYPED_TEST(Update, OfSgdIsThePassOverEveryPart) {
     on.run(ElementwiseUpdate<TypeParam, SgdPass>{on.table(), pass});
     for (const auto& e : host.entries) {
       cpu::elementwise_pass(pass.scaled(e.lr, e.decay), host.view(e.gradient, e.numel),
-                            host.view(e.slots, e.numel).reshape({1, e.numel}),
+                            host.view(e.states, e.numel).reshape({1, e.numel}),
                             host.view(e.out, e.numel));
     }
     expect_same(on.w, host.w);
@@ -147,7 +147,7 @@ TYPED_TEST(Update, OfLarsTakesTheTrustRatioOfEveryWeight) {
               : 1;
       EXPECT_NEAR(trusts[p], trust, 1e-12 * trust);  // Sums of up to 9,000 squares.
       set_rate(own, form, 0.3 * e.lr, trusts[p]);
-      cpu::lars_pass(own, host.view(e.gradient, e.numel), host.view(e.slots, e.numel),
+      cpu::lars_pass(own, host.view(e.gradient, e.numel), host.view(e.states, e.numel),
                      host.view(e.out, e.numel));
     }
     on.run(LarsUpdate<TypeParam>{on.table(), pass, form, 0.3, trusts.data()});
@@ -172,7 +172,7 @@ TYPED_TEST(Update, OfKfacClipsRescalesAndFinishesThePapersMomentum) {
     on.run(KfacFinish<TypeParam, float>{on.table(), factors.data(), paper});
     for (std::size_t p = 0; p < host.entries.size(); ++p) {
       const auto& e = host.entries[p];
-      const TensorView to = host.view(e.out, e.numel), v = host.view(e.slots, e.numel);
+      const TensorView to = host.view(e.out, e.numel), v = host.view(e.states, e.numel);
       cpu::direction_pass(pass.scaled(e.lr, e.decay), e.preconditioned ? clip : 1,
                           host.view(e.gradient, e.numel), host.view(e.from, e.numel),
                           v.reshape({1, e.numel}), to);

@@ -43,6 +43,9 @@ WORDS = [  # (expression, replacement, expression of the paths it holds for)
     (r"\bstatistics\.batch_norm\b|\boptimizer\.batch_norm\b|StatisticKind::batch_norm\b", "norm_fisher, norm", ""),
     (r"\b(?:interval|drift)_bn\b", "interval_norm, drift_norm", ""),
     (r"\b[Vv]ot(?:e|es|ed|ing)\b", "agreement on a step", r"^(src|include)/"),
+    (r"\b(?:Element|Column)Slots\b|\bkSlots\b|\bslot_stride\b", "state, ColumnShares; a slot is of a reduction", ""),
+    (r"\b[Ss]lots?\b", "buffer, state, share; a slot is of a reduction", r"^src/(core|data|nn|app)/"),
+    (r"\b(?:Device|Resident|Streamed|Gradient)Source\b|\bDeviceLoader::Source\b", "Producer, Reader", ""),
     (r"\bforgive_failures\b|\bnote_failed\b|\btake_diagonal\b|\bas_it_lies\b|\bpast_wire\b", "what it does", ""),
     (r"\bresp\.", "a sentence", ""),
     (r"(?<!:: )\b[Nn]obody\b|\b[Ss]omebody\b|\b[Ee]verybody\b|\b[Ww]hoever\b", "the caller, the host, a rank", ""),
@@ -69,9 +72,11 @@ def check(files):
 def self_test():
     bad = {"src/kfac/a.h": "struct Vote {};", "docs/a.md": "what she has recorded", "src/comm/b.cpp": "TcpLanes lanes;",
            "src/kfac/inverse/c.h": "/// the first rung", "configs/a.toml": "spread_inverses = true",
-           "src/app/d.cpp": '"curvature/interval_bn"', "src/optim/e.cpp": "bool vote = true;"}
+           "src/app/d.cpp": '"curvature/interval_bn"', "src/optim/e.cpp": "bool vote = true;",
+           "src/data/f.h": "/// the slot of a batch", "src/nn/g.h": "struct GradientSource {};"}
     good = {"python/dkfac/sweep/a.py": "for rung in rungs", "src/core/simd.h": "constexpr int Lanes = 8;",
-            "records/tuning/README.md": "the vote", "docs/a.md": "flags of a step", "src/a.h": "voter_share"}
+            "records/tuning/README.md": "the vote", "docs/a.md": "flags of a step", "src/a.h": "voter_share",
+            "src/optim/g.h": "std::vector<comm::Slot> slots;"}
     for path, text in bad.items():
         if not check({path: text}):
             print(f"self-test: nothing found in {path}: {text}")

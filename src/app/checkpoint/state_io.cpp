@@ -72,7 +72,7 @@ const safetensors::Entry* StateReader::look(int shard, const std::string& name) 
   return file->second.find(name);
 }
 
-std::vector<StateReader::Source> StateReader::owned(const std::string& name, StateKind kind) {
+std::vector<StateReader::Saved> StateReader::owned(const std::string& name, StateKind kind) {
   const bool same_ranks = ranks_ == written_;
   for (int i = same_ranks ? -1 : 0; i < written_; ++i) {
     const int shard = i < 0 ? rank_ : i;
@@ -84,7 +84,7 @@ std::vector<StateReader::Source> StateReader::owned(const std::string& name, Sta
   return {};
 }
 
-std::vector<StateReader::Source> StateReader::sources(const std::string& name, StateKind kind) {
+std::vector<StateReader::Saved> StateReader::saved(const std::string& name, StateKind kind) {
   std::vector<int> where;
   if (kind == StateKind::replicated) {
     where = {0};
@@ -95,7 +95,7 @@ std::vector<StateReader::Source> StateReader::sources(const std::string& name, S
   } else {
     where = needed_shards(rank_, ranks_, written_);
   }
-  std::vector<Source> found;
+  std::vector<Saved> found;
   if (kind == StateKind::owned || kind == StateKind::owner_copy)
     found = owned(name, kind);
   else
@@ -105,22 +105,22 @@ std::vector<StateReader::Source> StateReader::sources(const std::string& name, S
   return found;
 }
 
-void StateReader::rows(const std::string& name, const std::vector<Source>& found, TensorView view) {
+void StateReader::rows(const std::string& name, const std::vector<Saved>& found, TensorView view) {
   std::vector<std::byte> all;
   const std::size_t row =
       view.dim(0) == 0 ? 0 : view.bytes() / static_cast<std::size_t>(view.dim(0));
   std::int64_t total = 0;
-  for (const Source& source : found) {
+  for (const Saved& part : found) {
     std::vector<std::int64_t> dims;
     for (int d = 0; d < view.ndim(); ++d) dims.push_back(view.dim(d));
-    if (!source.entry->shape.empty()) dims[0] = source.entry->shape[0];
+    if (!part.entry->shape.empty()) dims[0] = part.entry->shape[0];
     const Shape like{std::span<const std::int64_t>(dims)};
-    const std::string other = safetensors::mismatch(*source.entry, view.dtype(), like);
+    const std::string other = safetensors::mismatch(*part.entry, view.dtype(), like);
     if (!other.empty()) {
       problems_.push_back(fmt::format("'{}' is {}", name, other));
       return;
     }
-    const auto data = source.file->data(*source.entry);
+    const auto data = part.file->data(*part.entry);
     all.insert(all.end(), data.begin(), data.end());
     total += dims[0];
   }
@@ -137,18 +137,18 @@ void StateReader::rows(const std::string& name, const std::vector<Source>& found
 
 void StateReader::tensor(const std::string& name, StateKind kind, TensorView view) {
   std::vector<std::span<const std::byte>> parts;
-  const std::vector<Source> found = sources(name, kind);
+  const std::vector<Saved> found = saved(name, kind);
   if (kind == StateKind::sharded && ranks_ != written_ && ranks_ > 0) {
     if (!found.empty()) rows(name, found, view);
     return;
   }
-  for (const Source& source : found) {
-    const std::string other = safetensors::mismatch(*source.entry, view.dtype(), view.shape());
+  for (const Saved& part : found) {
+    const std::string other = safetensors::mismatch(*part.entry, view.dtype(), view.shape());
     if (!other.empty()) {
       problems_.push_back(fmt::format("'{}' is {}", name, other));
       return;
     }
-    parts.push_back(source.file->data(*source.entry));
+    parts.push_back(part.file->data(*part.entry));
   }
   if (parts.empty() || view.numel() == 0) return;
   const bool sum = kind == StateKind::summed && ranks_ != written_;
@@ -164,7 +164,7 @@ void StateReader::tensor(const std::string& name, StateKind kind, TensorView vie
 }
 
 void StateReader::integer(const std::string& name, StateKind kind, std::int64_t& value) {
-  const std::vector<Source> found = sources(name, kind);
+  const std::vector<Saved> found = saved(name, kind);
   if (found.empty()) return;
   if (found[0].entry->dtype != "I64" || !found[0].entry->shape.empty()) {
     problems_.push_back(

@@ -69,17 +69,17 @@ class StateReader final : public StateVisitor {
   void finish(const std::set<std::string>& moved = {}) const;
 
  private:
-  struct Source {
+  struct Saved {
     const safetensors::File* file;
     const safetensors::Entry* entry;
   };
   /// Restores a tensor whose rows are distributed over another number of ranks than when written.
-  void rows(const std::string& name, const std::vector<Source>& found, TensorView view);
-  /// Finds the entry that the owner wrote: one source or none.
-  [[nodiscard]] std::vector<Source> owned(const std::string& name, StateKind kind);
-  /// Returns one source; all of them for averaged, summed and sharded values over another number of
+  void rows(const std::string& name, const std::vector<Saved>& found, TensorView view);
+  /// Finds the entry that the owner wrote: one part or none.
+  [[nodiscard]] std::vector<Saved> owned(const std::string& name, StateKind kind);
+  /// Returns one part; all of them for averaged, summed and sharded values over another number of
   /// ranks; none if missing.
-  [[nodiscard]] std::vector<Source> sources(const std::string& name, StateKind kind);
+  [[nodiscard]] std::vector<Saved> saved(const std::string& name, StateKind kind);
   [[nodiscard]] const safetensors::Entry* look(int shard, const std::string& name);
 
   Shards& shards_;

@@ -10,23 +10,24 @@ namespace dkfac::comm {
 
 namespace {
 
-constexpr auto kSlots = static_cast<std::size_t>(kPiecesInFlight);
+constexpr auto kRequests = static_cast<std::size_t>(kPiecesInFlight);
 
-std::size_t slot_of(std::int64_t piece) { return static_cast<std::size_t>(piece) % kSlots; }
+std::size_t request_of(std::int64_t piece) { return static_cast<std::size_t>(piece) % kRequests; }
 
 }  // namespace
 
 MpiTransfers::~MpiTransfers() {
   for (std::size_t i = 0; i < requests_.size(); ++i) {
     if (requests_[i] == MPI_REQUEST_NULL) continue;
-    if (transfers_[i / kSlots].direction == Transfer::Direction::receive) MPI_Cancel(&requests_[i]);
+    if (transfers_[i / kRequests].direction == Transfer::Direction::receive)
+      MPI_Cancel(&requests_[i]);
     MPI_Request_free(&requests_[i]);
   }
 }
 
 void MpiTransfers::start() {
   arrived_.resize(transfers_.size());
-  requests_.resize(transfers_.size() * kSlots, MPI_REQUEST_NULL);
+  requests_.resize(transfers_.size() * kRequests, MPI_REQUEST_NULL);
   indices_.resize(requests_.size());
   statuses_.resize(requests_.size());
   for (std::size_t i = 0; i < transfers_.size(); ++i) {
@@ -35,7 +36,7 @@ void MpiTransfers::start() {
         std::min({transfer.allowed, transfer.pieces(), transfer.done + kPiecesInFlight});
     for (; transfer.started < last; ++transfer.started) {
       const std::int64_t k = transfer.started;
-      MPI_Request* request = &requests_[i * kSlots + slot_of(k)];
+      MPI_Request* request = &requests_[i * kRequests + request_of(k)];
       const auto bytes = static_cast<int>(transfer.bytes_of(k));
       const bool sends = transfer.direction == Transfer::Direction::send;
       const int peer = ranks_[static_cast<std::size_t>(transfer.peer)];
@@ -48,12 +49,12 @@ void MpiTransfers::start() {
 }
 
 void MpiTransfers::finish(std::size_t request, const MPI_Status& status) {
-  Transfer& transfer = transfers_[request / kSlots];
-  Arrived& arrived = arrived_[request / kSlots];
-  const std::size_t slot = request % kSlots;
-  // The slot holds the only piece of [done, done + kPiecesInFlight) that maps to it.
+  Transfer& transfer = transfers_[request / kRequests];
+  Arrived& arrived = arrived_[request / kRequests];
+  const std::size_t own = request % kRequests;
+  // The request is of the only piece of [done, done + kPiecesInFlight) that maps to it.
   std::int64_t piece = transfer.done;
-  while (slot_of(piece) != slot) ++piece;
+  while (request_of(piece) != own) ++piece;
   if (transfer.direction == Transfer::Direction::receive) {
     int bytes = 0;
     check_mpi(MPI_Get_count(&status, MPI_BYTE, &bytes), "MPI_Get_count");
@@ -65,9 +66,9 @@ void MpiTransfers::finish(std::size_t request, const MPI_Status& status) {
                          "Check::full names them"));
     }
   }
-  arrived[slot] = true;
-  while (transfer.done < transfer.started && arrived[slot_of(transfer.done)])
-    arrived[slot_of(transfer.done++)] = false;
+  arrived[own] = true;
+  while (transfer.done < transfer.started && arrived[request_of(transfer.done)])
+    arrived[request_of(transfer.done++)] = false;
 }
 
 bool MpiTransfers::collect() {

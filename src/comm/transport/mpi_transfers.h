@@ -27,7 +27,7 @@ class MpiTransfers final : public Transfers {
   [[nodiscard]] bool busy() const override;
 
  private:
-  /// Whether a piece is complete, by slot, ahead of Transfer::done.
+  /// Whether the piece of each request is complete, ahead of Transfer::done.
   using Arrived = std::array<bool, static_cast<std::size_t>(kPiecesInFlight)>;
 
   void start();
@@ -38,7 +38,7 @@ class MpiTransfers final : public Transfers {
   const std::vector<int>& ranks_;
   int tag_;
   std::vector<Arrived> arrived_;       ///< Transfer by transfer.
-  std::vector<MPI_Request> requests_;  ///< Transfer by transfer, kPiecesInFlight slots each.
+  std::vector<MPI_Request> requests_;  ///< Transfer by transfer, kPiecesInFlight requests each.
   std::vector<int> indices_;
   std::vector<MPI_Status> statuses_;
 };

@@ -66,10 +66,10 @@ class DeviceLoader {
   bool next(Context& ctx, DeviceBatch& batch);
   [[nodiscard]] LoaderStatistics statistics() const;  ///< Zeros when resident.
 
-  class Source;  ///< Produces batches.
+  class Producer;
 
  private:
-  std::unique_ptr<Source> source_;
+  std::unique_ptr<Producer> producer_;
 };
 
 }  // namespace dkfac::data

@@ -36,12 +36,12 @@ void for_each_element(std::int64_t n, Loop loop) {
 
 template <class Pass>
 void update_elements(const Pass& pass, double clip, ConstTensorView direction,
-                     ConstTensorView weight, TensorView slots, TensorView out) {
+                     ConstTensorView weight, TensorView states, TensorView out) {
   with_alike("update", direction, {weight, out}, [&](auto zero, std::int64_t n) {
     using T = decltype(zero);
     const T *u = direction.data<T>(), *w = weight.data<T>();
-    T *state = slots.data<T>(), *o = out.data<T>();
-    const std::int64_t stride = slots.stride(0);
+    T *state = states.data<T>(), *o = out.data<T>();
+    const std::int64_t stride = states.stride(0);
     const typename Pass::template Rule<T> rule(pass);
     const auto update = [&](auto direction_at) {
       if (o == w)  // Known to be in place, the loop is vectorised.
@@ -95,10 +95,10 @@ double norm_of(std::int64_t n, At at) {
 
 }  // namespace
 
-#define DKFAC_DEFINE(kernel, Pass)                                                    \
-  void elementwise_pass(const Pass& pass, ConstTensorView gradient, TensorView slots, \
-                        TensorView weight) {                                          \
-    update_elements(pass, 1, gradient, weight, slots, weight);                        \
+#define DKFAC_DEFINE(kernel, Pass)                                                     \
+  void elementwise_pass(const Pass& pass, ConstTensorView gradient, TensorView states, \
+                        TensorView weight) {                                           \
+    update_elements(pass, 1, gradient, weight, states, weight);                        \
   }
 DKFAC_ELEMENTWISE_PASSES(DKFAC_DEFINE)
 #undef DKFAC_DEFINE
@@ -115,8 +115,8 @@ void lars_pass(const LarsPass& pass, ConstTensorView gradient, TensorView buffer
 }
 
 void direction_pass(const DirectionPass& pass, double clip, ConstTensorView direction,
-                    ConstTensorView weight, TensorView slots, TensorView out) {
-  std::visit([&](const auto& own) { update_elements(own, clip, direction, weight, slots, out); },
+                    ConstTensorView weight, TensorView states, TensorView out) {
+  std::visit([&](const auto& own) { update_elements(own, clip, direction, weight, states, out); },
              pass);
 }
 

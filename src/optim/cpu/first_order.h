@@ -11,9 +11,9 @@
 /// Update rules as one pass over a parameter: contiguous host memory, equal shapes, f32 or f64.
 namespace dkfac::optim::cpu {
 
-/// slots: [slots, elements], rows may have any stride.
-#define DKFAC_DECLARE(kernel, Pass)                                                   \
-  void elementwise_pass(const Pass& pass, ConstTensorView gradient, TensorView slots, \
+/// states: [states, elements], rows may have any stride.
+#define DKFAC_DECLARE(kernel, Pass)                                                    \
+  void elementwise_pass(const Pass& pass, ConstTensorView gradient, TensorView states, \
                         TensorView weight);
 DKFAC_ELEMENTWISE_PASSES(DKFAC_DECLARE)
 #undef DKFAC_DECLARE
@@ -22,7 +22,7 @@ void lars_pass(const LarsPass& pass, ConstTensorView gradient, TensorView buffer
 /// clip: the factor of the KL clip, by which `direction` is multiplied. out: the updated weight; it
 /// may be `weight`.
 void direction_pass(const DirectionPass& pass, double clip, ConstTensorView direction,
-                    ConstTensorView weight, TensorView slots, TensorView out);
+                    ConstTensorView weight, TensorView states, TensorView out);
 /// buffer = out - buffer, after a pass of the paper's rule.
 void finish_paper_momentum(ConstTensorView out, TensorView buffer);
 /// weight *= rescale_factor(rule, d_out, |weight|).

@@ -33,11 +33,11 @@ void publish(Context& ctx, DType wire, const UpdatedPart& part) {
 
 }  // namespace
 
-#define DKFAC_DEFINE(kernel, Pass)                                                  \
-  void kernel(Context&, UpdateTable& table, const Pass& pass) {                     \
-    for (const UpdatedPart& part : table.parts)                                     \
-      elementwise_pass(pass.scaled(part.lr, part.decay), part.gradient, part.slots, \
-                       part.parameter);                                             \
+#define DKFAC_DEFINE(kernel, Pass)                                                   \
+  void kernel(Context&, UpdateTable& table, const Pass& pass) {                      \
+    for (const UpdatedPart& part : table.parts)                                      \
+      elementwise_pass(pass.scaled(part.lr, part.decay), part.gradient, part.states, \
+                       part.parameter);                                              \
   }
 DKFAC_ELEMENTWISE_PASSES(DKFAC_DEFINE)
 #undef DKFAC_DEFINE
@@ -55,7 +55,7 @@ void lars_update(Context&, UpdateTable& table, const LarsOptions& options, doubl
                   trust_norm(options.form, pass.weight_decay, part.gradient, part.parameter), rate)
             : 1;
     set_rate(pass, options.form, rate, trust);
-    lars_pass(pass, part.gradient, part.slot(0), part.parameter);
+    lars_pass(pass, part.gradient, part.state(0), part.parameter);
   }
 }
 
@@ -67,9 +67,9 @@ void kfac_update(Context& ctx, UpdateTable& table, const KfacUpdate& update) {
         [&](const auto& pass) -> DirectionPass { return pass.scaled(part.lr, part.decay); },
         update.pass);
     const double factor = part.preconditioned ? clip : 1;
-    direction_pass(own, factor, part.gradient, part.from(), part.slots, part.out());
+    direction_pass(own, factor, part.gradient, part.from(), part.states, part.out());
     if (part.d_out > 0) rescale(update.rescale, part.d_out, part.out());
-    if (keeps_weight(own)) finish_paper_momentum(part.out(), part.slot(0));
+    if (keeps_weight(own)) finish_paper_momentum(part.out(), part.state(0));
     if (part.master.empty()) continue;
     saturated += wire_overflows(ctx, *update.wire, part.master);
     publish(ctx, *update.wire, part);

@@ -23,8 +23,8 @@ inline constexpr std::int64_t kChunkElements = 4096, kLanes = 1024;
 template <class T>
 struct PartEntry {
   const T* gradient;
-  T* slots;  ///< The first slot.
-  std::int64_t slot_stride;
+  T* states;  ///< The first state tensor.
+  std::int64_t state_stride;
   const T* from;
   T* out;
   T* rounded;   ///< The caller's parameter, where there is a master; else null.
@@ -71,7 +71,7 @@ struct ElementwiseUpdate {
     table.each(chunk, lane, [&](const PartEntry<T>& p, std::int64_t i) {
       const T u = clips ? kfac::clipped(p.gradient[i], factor) : p.gradient[i];
       T value = p.from[i];
-      rule(u, {p.slots + i, p.slot_stride}, value);
+      rule(u, {p.states + i, p.state_stride}, value);
       p.out[i] = value;
     });
   }
@@ -124,7 +124,7 @@ struct LarsUpdate {
     own.weight_decay *= table.parts[index].decay;
     const LarsRule<T> rule(own);
     table.each(chunk, lane, [&rule](const PartEntry<T>& p, std::int64_t i) {
-      rule(p.gradient[i], p.slots[i], p.out[i]);
+      rule(p.gradient[i], p.states[i], p.out[i]);
     });
   }
 };
@@ -188,7 +188,7 @@ struct KfacFinish {
     table.each(chunk, lane, [this, factor](const PartEntry<T>& p, std::int64_t i) {
       T value = p.out[i];
       if (factor != 1) p.out[i] = value *= factor;
-      if (paper) p.slots[i] = paper_momentum(value, p.slots[i]);
+      if (paper) p.states[i] = paper_momentum(value, p.states[i]);
       if (p.rounded == nullptr) return;
       const T rounded = OnWire<Wire>::saturated(value);
       p.rounded[i] = rounded;

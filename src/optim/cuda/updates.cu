@@ -21,8 +21,8 @@ template <class T>
 PartEntry<T> entry_of(const UpdatedPart& part, std::int64_t first_chunk) {
   const bool mastered = !part.master.empty();
   return {.gradient = part.gradient.data<T>(),
-          .slots = part.slots.data<T>(),
-          .slot_stride = part.slots.stride(0),
+          .states = part.states.data<T>(),
+          .state_stride = part.states.stride(0),
           .from = part.from().data<T>(),
           .out = part.out().data<T>(),
           .rounded = mastered ? part.parameter.data<T>() : nullptr,

@@ -23,12 +23,12 @@ using emulated::dnn::Value;
 using Lock = std::scoped_lock<emulated::DeviceMutex>;
 
 /// The caller's handle of a descriptor; its content is shared with descriptors that include it.
-struct Slot {
+struct Entry {
   std::shared_ptr<Descriptor> content;
 };
 
-std::set<Slot*>& slots() {
-  static auto* const all = new std::set<Slot*>;
+std::set<Entry*>& entries() {
+  static auto* const all = new std::set<Entry*>;
   return *all;
 }
 std::set<cudnnContext*>& handles() {
@@ -50,18 +50,18 @@ cudnnStatus_t answer(Body&& body) {
   }
 }
 
-Slot& slot_of(cudnnBackendDescriptor_t descriptor) {
-  auto* const slot = static_cast<Slot*>(descriptor);
-  require(slot != nullptr, CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "the descriptor is null");
-  require(slots().contains(slot), CUDNN_STATUS_BAD_PARAM, "the descriptor does not exist");
-  return *slot;
+Entry& entry_of(cudnnBackendDescriptor_t descriptor) {
+  auto* const entry = static_cast<Entry*>(descriptor);
+  require(entry != nullptr, CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "the descriptor is null");
+  require(entries().contains(entry), CUDNN_STATUS_BAD_PARAM, "the descriptor does not exist");
+  return *entry;
 }
 
 Link finalized(cudnnBackendDescriptor_t descriptor) {
-  const Slot& slot = slot_of(descriptor);
-  require(slot.content->finalized, CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED,
+  const Entry& entry = entry_of(descriptor);
+  require(entry.content->finalized, CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED,
           "a descriptor is not finalised");
-  return slot.content;
+  return entry.content;
 }
 
 void check_handle(cudnnHandle_t handle) {
@@ -136,13 +136,13 @@ void get(const Descriptor& descriptor, int name, cudnnBackendAttributeType_t typ
   // The caller's descriptors have the right kind; the attribute's become copies of them.
   const auto* raw = static_cast<const cudnnBackendDescriptor_t*>(elements);
   for (std::int64_t i = 0; i < copied; ++i) {
-    Slot& slot = slot_of(raw[i]);
+    Entry& entry = entry_of(raw[i]);
     const Link& link = found->second.links[static_cast<std::size_t>(i)];
-    require(slot.content->type == link->type, CUDNN_STATUS_BAD_PARAM_DESCRIPTOR_TYPE,
+    require(entry.content->type == link->type, CUDNN_STATUS_BAD_PARAM_DESCRIPTOR_TYPE,
             "a descriptor of the wrong kind to write to");
-    require(!slot.content->finalized, CUDNN_STATUS_NOT_INITIALIZED,
+    require(!entry.content->finalized, CUDNN_STATUS_NOT_INITIALIZED,
             "a descriptor to write to is finalised");
-    slot.content = std::make_shared<Descriptor>(*link);
+    entry.content = std::make_shared<Descriptor>(*link);
   }
 }
 
@@ -301,37 +301,37 @@ cudnnStatus_t cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t type,
     require(descriptor != nullptr, CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "the descriptor is null");
     require(!emulated::dnn::fields_of(type).empty(), CUDNN_STATUS_NOT_SUPPORTED,
             "descriptors of kind " + std::to_string(type) + " are not emulated");
-    auto* made = new Slot{std::make_shared<Descriptor>()};
+    auto* made = new Entry{std::make_shared<Descriptor>()};
     made->content->type = type;
-    slots().insert(made);
+    entries().insert(made);
     *descriptor = made;
   });
 }
 cudnnStatus_t cudnnBackendDestroyDescriptor(cudnnBackendDescriptor_t descriptor) {
   return answer([&] {
-    Slot& slot = slot_of(descriptor);
-    slots().erase(&slot);
-    delete &slot;
+    Entry& entry = entry_of(descriptor);
+    entries().erase(&entry);
+    delete &entry;
   });
 }
 cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t descriptor,
                                        cudnnBackendAttributeName_t name,
                                        cudnnBackendAttributeType_t type, std::int64_t count,
                                        const void* elements) {
-  return answer([&] { set(*slot_of(descriptor).content, name, type, count, elements); });
+  return answer([&] { set(*entry_of(descriptor).content, name, type, count, elements); });
 }
 cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t descriptor,
                                        cudnnBackendAttributeName_t name,
                                        cudnnBackendAttributeType_t type, std::int64_t most,
                                        std::int64_t* count, void* elements) {
   return answer([&] {
-    const std::shared_ptr<Descriptor> content = slot_of(descriptor).content;
+    const std::shared_ptr<Descriptor> content = entry_of(descriptor).content;
     get(*content, name, type, most, count, elements);
   });
 }
 cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor) {
   return answer([&] {
-    Descriptor& content = *slot_of(descriptor).content;
+    Descriptor& content = *entry_of(descriptor).content;
     require(!content.finalized, CUDNN_STATUS_BAD_PARAM, "the descriptor is finalised");
     for (const Field& field : emulated::dnn::fields_of(content.type))
       require(field.use != Field::Use::required || content.has(field.name), CUDNN_STATUS_BAD_PARAM,

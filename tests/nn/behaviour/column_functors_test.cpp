@@ -63,31 +63,31 @@ TEST(Columns, LargeMapsMakeManyBlocksOfNoMoreThan64Rows) {
   }
 }
 
-TEST(Columns, SlotsTakeEveryRowOnce) {
+TEST(Columns, SharesTakeEveryRowOnce) {
   for (const Size& s : kSizes) {
-    const ColumnSlots slots(s.groups, s.rows, s.packs);
+    const ColumnShares shares(s.groups, s.rows, s.packs);
     std::vector<int> seen(static_cast<std::size_t>(s.groups * s.rows * s.packs));
-    for (std::int64_t thread = 0; thread < slots.threads(); ++thread) {
-      const ColumnSlots::Place at = slots.place(thread);
-      ASSERT_LE(at.count, slots.run);
+    for (std::int64_t thread = 0; thread < shares.threads(); ++thread) {
+      const ColumnShares::Place at = shares.place(thread);
+      ASSERT_LE(at.count, shares.run);
       for (std::int64_t k = 0; k < at.count; ++k) {
-        const std::int64_t row = at.row + k * slots.depth;
+        const std::int64_t row = at.row + k * shares.depth;
         ASSERT_LT(row, s.rows);
         ++seen[static_cast<std::size_t>((at.group * s.rows + row) * s.packs + at.pack)];
       }
     }
     for (const int n : seen) ASSERT_EQ(n, 1);
   }
-  EXPECT_EQ(ColumnSlots(1, 0, 4).threads(), 0);
+  EXPECT_EQ(ColumnShares(1, 0, 4).threads(), 0);
 }
 
-TEST(Columns, SlotsOfManyRowsBeginWithTheLast) {
-  const ColumnSlots slots(2, 1 << 20, 8);
-  EXPECT_EQ(slots.run, 16);
-  const ColumnSlots::Place first = slots.place(0), last = slots.place(slots.threads() - 1);
+TEST(Columns, SharesOfManyRowsBeginWithTheLast) {
+  const ColumnShares shares(2, 1 << 20, 8);
+  EXPECT_EQ(shares.run, 16);
+  const ColumnShares::Place first = shares.place(0), last = shares.place(shares.threads() - 1);
   EXPECT_EQ(first.group, 1);
   EXPECT_EQ(first.pack, 7);
-  EXPECT_EQ(first.row + (first.count - 1) * slots.depth, (1 << 20) - 1);
+  EXPECT_EQ(first.row + (first.count - 1) * shares.depth, (1 << 20) - 1);
   EXPECT_EQ(last.group, 0);
   EXPECT_EQ(last.pack, 0);
   EXPECT_EQ(last.row, 0);
@@ -135,15 +135,15 @@ TYPED_TEST(NormFunctors, NormalizeReachesEveryElementOnceAndNoOther) {
     for (const bool added : {false, true}) {
       for_widths<T>([&]<std::size_t W>(Width<W>) {
         Norm<T> n({2, 9, 16});
-        const ColumnSlots slots(2, 9, 16 / static_cast<std::int64_t>(W));
-        const Normalize<T, W> normalize{slots,
+        const ColumnShares shares(2, 9, 16 / static_cast<std::int64_t>(W));
+        const Normalize<T, W> normalize{shares,
                                         n.x.data(),
                                         added ? n.dy.data() : nullptr,
                                         n.out.data(),
                                         AffineValues<C>(n.affine()),
                                         kind,
                                         celu_of<C>({kind, 0.3})};
-        for (std::int64_t i = 0; i < slots.threads(); ++i) normalize(i);
+        for (std::int64_t i = 0; i < shares.threads(); ++i) normalize(i);
         EXPECT_TRUE(n.guard_intact());
         for (std::int64_t i = 0; i < 2 * 9 * 16; ++i) {
           const std::int64_t k = i / (9 * 16) * 16 + i % 16;
@@ -173,7 +173,7 @@ TYPED_TEST(NormFunctors, GradientsAreThoseOfTheDefinitionFromEverySource) {
       Norm<T> n({2, 9, 16});
       const OutputGrad grad = n.grad(kind, from_output);
       const AffineValues<C> affine(n.affine());
-      const GradientRows<T, W> rows{n.x.data(),  9, 16, affine, GradientSource<T>(grad),
+      const GradientRows<T, W> rows{n.x.data(),  9, 16, affine, GradientReader<T>(grad),
                                     n.out.data()};
       const double unit = 50 * 9 * kStep<C>;  // terms of at most 50, 9 of them
       for (std::int64_t g = 0; g < 2; ++g) {
@@ -198,18 +198,18 @@ TYPED_TEST(NormFunctors, GradientsAreThoseOfTheDefinitionFromEverySource) {
       }
       EXPECT_TRUE(n.guard_intact());
 
-      const ColumnSlots slots(2, 9, 16 / static_cast<std::int64_t>(W));
+      const ColumnShares shares(2, 9, 16 / static_cast<std::int64_t>(W));
       std::fill(n.out.begin(), n.out.end(), element::store<T>(kNan));
-      const NormalizeBackward<T, W> backward{slots,
+      const NormalizeBackward<T, W> backward{shares,
                                              n.x.data(),
                                              n.out.data(),
                                              affine,
-                                             GradientSource<T>(grad),
+                                             GradientReader<T>(grad),
                                              n.channel[4].data(),
                                              n.channel[5].data(),
                                              n.channel[6].data(),
                                              true};
-      for (std::int64_t i = 0; i < slots.threads(); ++i) backward(i);
+      for (std::int64_t i = 0; i < shares.threads(); ++i) backward(i);
       EXPECT_TRUE(n.guard_intact());
       for (std::int64_t i = 0; i < 2 * 9 * 16; ++i) {
         const std::int64_t k = i / (9 * 16) * 16 + i % 16;

@@ -26,8 +26,8 @@ TYPED_TEST(NormSigns, StandForTheOutput) {
   constexpr std::int64_t kCount = 2 * 9 * 16;
   Norm<T> n({2, 9, 16});
   std::vector<std::uint8_t> signs(static_cast<std::size_t>(kCount / kWhole + 1), 0xAA);
-  const ColumnSlots slots(2, 9, 16 / kWhole);
-  const Normalize<T, kPack<T>> normalize{slots,
+  const ColumnShares shares(2, 9, 16 / kWhole);
+  const Normalize<T, kPack<T>> normalize{shares,
                                          n.x.data(),
                                          n.dy.data(),
                                          n.y.data(),
@@ -35,7 +35,7 @@ TYPED_TEST(NormSigns, StandForTheOutput) {
                                          ActivationKind::relu,
                                          celu_of<C>({}),
                                          signs.data()};
-  for (std::int64_t i = 0; i < slots.threads(); ++i) normalize(i);
+  for (std::int64_t i = 0; i < shares.threads(); ++i) normalize(i);
   EXPECT_EQ(signs.back(), 0xAA);
   int positive = 0;
   for (std::int64_t i = 0; i < kCount; ++i) {
@@ -56,18 +56,18 @@ TYPED_TEST(NormSigns, StandForTheOutput) {
       std::vector<double> seen;
       std::fill(n.out.begin(), n.out.end(), element::store<T>(kNan));
       const AffineValues<C> affine(n.affine());
-      const GradientRows<T, W> rows{n.x.data(),  9, 16, affine, GradientSource<T>(grad),
+      const GradientRows<T, W> rows{n.x.data(),  9, 16, affine, GradientReader<T>(grad),
                                     n.out.data()};
       for (std::int64_t g = 0; g < 2; ++g)
         for (std::int64_t pack = 0; pack < 16 / static_cast<std::int64_t>(W); ++pack)
           for (const double sum : rows(g, pack, 0, 1, 9).at) seen.push_back(sum);
       for (std::int64_t i = 0; i < kCount; ++i) seen.push_back(n.at(n.out, i));
-      const ColumnSlots of_rows(2, 9, 16 / static_cast<std::int64_t>(W));
+      const ColumnShares of_rows(2, 9, 16 / static_cast<std::int64_t>(W));
       const NormalizeBackward<T, W> backward{of_rows,
                                              n.x.data(),
                                              n.out.data(),
                                              affine,
-                                             GradientSource<T>(grad),
+                                             GradientReader<T>(grad),
                                              n.channel[4].data(),
                                              n.channel[5].data(),
                                              n.channel[6].data(),

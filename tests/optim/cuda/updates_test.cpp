@@ -61,7 +61,7 @@ struct Place {
       };
       const auto index = static_cast<std::int64_t>(parts.size());
       parts.push_back({.gradient = of(gradient),
-                       .slots = of(velocity).empty() ? TensorView{} : of(velocity).reshape({1, n}),
+                       .states = of(velocity).empty() ? TensorView{} : of(velocity).reshape({1, n}),
                        .parameter = of(parameter),
                        .master = of(master),
                        .block = of(block),
@@ -214,7 +214,7 @@ TEST_P(Updates, OfMastersPublishWhatTheWireHolds) {
       EXPECT_EQ(device_values(*on, part->parameter.slice(0, kAt, 1)), expected);
       EXPECT_EQ(device_values(*on, part->block.slice(0, kAt, 1)), expected);
       // Errors of the others would be small beside it.
-      for (const TensorView& x : {part->parameter, part->block, part->master, part->slot(0)})
+      for (const TensorView& x : {part->parameter, part->block, part->master, part->state(0)})
         ops::fill(*on, x.slice(0, kAt, 1), 0);
     }
     // Masters agree to the bound; rounding to the wire may turn that into one of its steps.
@@ -248,7 +248,7 @@ TEST_P(Updates, RefuseTensorsOfAnotherPlace) {
   const auto table = [&](TensorView gradient) {
     (void)optim::make_update_table(
         ctx, dtype(),
-        {{.gradient = gradient, .slots = there.view().reshape({1, 3}), .parameter = there}});
+        {{.gradient = gradient, .states = there.view().reshape({1, 3}), .parameter = there}});
   };
   EXPECT_NO_THROW(table(there));
   EXPECT_THROW(table(here), InvalidArgument);

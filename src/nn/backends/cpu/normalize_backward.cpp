@@ -5,7 +5,7 @@
 namespace dkfac::nn::cpu {
 namespace {
 
-/// Source of the gradient g before the activation. of(group) gives the source of one group; at(i,
+/// Reads the gradient g before the activation. of(group) gives the reader of one group; at(i,
 /// j, centered) gives its element i, at position j of a line, for a known x - mean.
 template <class T>
 struct Plain {
@@ -47,9 +47,9 @@ struct RectifiedInput {
   }
 };
 
-/// Calls f(source) for the given `grad`.
+/// Calls f(reader) for the given `grad`.
 template <class T, class F>
-void for_source(Scratch& scratch, const NormShape& s, const Lines& lines, const Affine& affine,
+void for_reader(Scratch& scratch, const NormShape& s, const Lines& lines, const Affine& affine,
                 const OutputGrad& grad, const F& f) {
   using C = Computed<T>;
   const std::int64_t group_size = s.rows * s.channels;
@@ -81,9 +81,9 @@ struct Keep {
   void put(std::int64_t i, Computed<T> g) const { to[i] = store<T>(g); }
 };
 
-template <class T, class Source, class Sink>
+template <class T, class Reader, class Sink>
 void gradient_sums_of(Context& ctx, const NormShape& s, const Lines& lines, const T* x,
-                      const Affine& affine, const Source& source, const Sink& sink, double* sum_g,
+                      const Affine& affine, const Reader& reader, const Sink& sink, double* sum_g,
                       double* sum_g_centered) {
   using C = Computed<T>;
   const std::int64_t group_size = s.rows * s.channels, width = lines.width;
@@ -94,7 +94,7 @@ void gradient_sums_of(Context& ctx, const NormShape& s, const Lines& lines, cons
       ctx, s, lines,
       [=](std::int64_t group) {
         return [in = x + group * group_size, mg = m + group * width, rg = r + group * width,
-                from = source.of(group),
+                from = reader.of(group),
                 to = sink.of(group)](std::int64_t i, std::int64_t j, C& du, C& dv) {
           const C centered = (load(in[i]) - mg[j]) - rg[j];
           const C g = from.at(i, j, centered);
@@ -138,9 +138,9 @@ void finish_samples(const NormShape& s, const double* g, const double* g_centere
   }
 }
 
-template <class T, class Source>
+template <class T, class Reader>
 void normalize_backward_of(Context& ctx, const NormShape& s, const Lines& lines, const T* x,
-                           const Affine& affine, const Source& source, const GradCoefficients& k,
+                           const Affine& affine, const Reader& reader, const GradCoefficients& k,
                            T* dx) {
   using C = Computed<T>;
   const std::int64_t group_size = s.rows * s.channels, width = lines.width;
@@ -155,7 +155,7 @@ void normalize_backward_of(Context& ctx, const NormShape& s, const Lines& lines,
       [=](std::int64_t group) {
         return [in = x + group * group_size, mg = m + group * width, rg = r + group * width,
                 ag = ka + group * width, bg = kb + group * width, cg = kc + group * width,
-                from = source.of(group)](std::int64_t i, std::int64_t j) {
+                from = reader.of(group)](std::int64_t i, std::int64_t j) {
           const C centered = (load(in[i]) - mg[j]) - rg[j];
           return ag[j] * from.at(i, j, centered) + bg[j] * centered + cg[j];
         };
@@ -175,9 +175,9 @@ void gradient_sums(Context& ctx, const NormShape& s, ConstTensorView x, const Af
     using T = decltype(t);
     const Lines lines(s);
     Scratch scratch(ctx);
-    for_source<T>(scratch, s, lines, affine, grad, [&](const auto& source) {
+    for_reader<T>(scratch, s, lines, affine, grad, [&](const auto& reader) {
       const auto run = [&](const auto& sink) {
-        gradient_sums_of(ctx, s, lines, x.data<T>(), affine, source, sink, sum_g.data<double>(),
+        gradient_sums_of(ctx, s, lines, x.data<T>(), affine, reader, sink, sum_g.data<double>(),
                          sum_g_centered.data<double>());
       };
       masked.empty() ? run(Discard<T>{}) : run(Keep<T>{masked.data<T>(), s.rows * s.channels});
@@ -217,8 +217,8 @@ void normalize_backward(Context& ctx, const NormShape& s, ConstTensorView x, con
     using T = decltype(t);
     const Lines lines(s);
     Scratch scratch(ctx);
-    for_source<T>(scratch, s, lines, affine, grad, [&](const auto& source) {
-      normalize_backward_of(ctx, s, lines, x.data<T>(), affine, source, k, dx.data<T>());
+    for_reader<T>(scratch, s, lines, affine, grad, [&](const auto& reader) {
+      normalize_backward_of(ctx, s, lines, x.data<T>(), affine, reader, k, dx.data<T>());
     });
   });
 }

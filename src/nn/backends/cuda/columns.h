@@ -89,12 +89,12 @@ struct Sums {
 /// Rows per thread, so that values loaded for its channels are used for several rows. Neighbouring
 /// threads have neighbouring packs, and some hundred of them a contiguous part of x. The first
 /// threads have the last part, which a pass over x from its beginning has left in the cache.
-struct ColumnSlots {
+struct ColumnShares {
   std::int64_t groups, rows, packs;
   std::int64_t depth;        ///< Rows below each other; the distance between rows of a thread.
   std::int64_t run, chunks;  ///< chunks * depth * run >= rows.
 
-  ColumnSlots(std::int64_t g, std::int64_t r, std::int64_t p)
+  ColumnShares(std::int64_t g, std::int64_t r, std::int64_t p)
       : groups(g), rows(r), packs(p), depth(std::max<std::int64_t>(1, kColumnThreads / p)) {
     constexpr std::int64_t kMost = 16, kEnoughThreads = 1 << 18;
     run = kMost;

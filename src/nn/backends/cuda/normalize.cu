@@ -63,10 +63,10 @@ void with_gradient_rows(const NormShape& s, ConstTensorView x, const Affine& aff
   visit_floating(x.dtype(), [&]<class T>(Type<T>) {
     const T* from = x.data<T>();
     T* kept = masked.empty() ? nullptr : masked.data<T>();
-    const GradientSource<T> source(grad);
-    const bool aligned = are_aligned(from, kept, source.dy, source.y, source.addend);
+    const GradientReader<T> reader(grad);
+    const bool aligned = are_aligned(from, kept, reader.dy, reader.y, reader.addend);
     with_width<T>(s.channels, aligned, [&]<std::size_t W>(Width<W>) {
-      visit(GradientRows<T, W>{from, s.rows, s.channels, AffineValues<Computed<T>>(affine), source,
+      visit(GradientRows<T, W>{from, s.rows, s.channels, AffineValues<Computed<T>>(affine), reader,
                                kept});
     });
   });
@@ -213,9 +213,9 @@ void normalize(Context& ctx, const NormShape& s, ConstTensorView x, const Affine
     const T *from = x.data<T>(), *plus = data_or_null<T>(addend);
     T* to = y.data<T>();
     with_width<T>(s.channels, are_aligned(from, plus, to), [&]<std::size_t W>(Width<W>) {
-      const ColumnSlots slots(s.groups, s.rows, s.channels / static_cast<std::int64_t>(W));
-      for_each(ctx.stream(), slots.threads(),
-               Normalize<T, W>{slots, from, plus, to, AffineValues<C>(affine), activation.kind,
+      const ColumnShares shares(s.groups, s.rows, s.channels / static_cast<std::int64_t>(W));
+      for_each(ctx.stream(), shares.threads(),
+               Normalize<T, W>{shares, from, plus, to, AffineValues<C>(affine), activation.kind,
                                celu_of<C>(activation), static_cast<std::uint8_t*>(signs.raw())});
     });
   });
@@ -283,13 +283,13 @@ void normalize_backward(Context& ctx, const NormShape& s, ConstTensorView x, con
     using C = Computed<T>;
     const T* from = x.data<T>();
     T* to = dx.data<T>();
-    const GradientSource<T> source(grad);
+    const GradientReader<T> reader(grad);
     const C *a = k.a.data<C>(), *b = k.b.data<C>(), *c = k.c.data<C>();
-    const bool aligned = are_aligned(from, to, source.dy, source.y);
+    const bool aligned = are_aligned(from, to, reader.dy, reader.y);
     with_width<T>(s.channels, aligned, [&]<std::size_t W>(Width<W>) {
-      const ColumnSlots slots(s.groups, s.rows, s.channels / static_cast<std::int64_t>(W));
-      for_each(ctx.stream(), slots.threads(),
-               NormalizeBackward<T, W>{slots, from, to, AffineValues<C>(affine), source, a, b, c,
+      const ColumnShares shares(s.groups, s.rows, s.channels / static_cast<std::int64_t>(W));
+      for_each(ctx.stream(), shares.threads(),
+               NormalizeBackward<T, W>{shares, from, to, AffineValues<C>(affine), reader, a, b, c,
                                        are_aligned(a, b, c)});
     });
   });

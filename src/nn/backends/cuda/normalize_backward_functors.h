@@ -16,11 +16,11 @@
 /// (backend_normalize.h). W is kPack<T>, or 1 where that does not divide the channels.
 namespace dkfac::nn::cuda {
 
-/// Source of the gradient before the activation (OutputGrad).
+/// Where the gradient before the activation comes from (OutputGrad).
 enum class GradientFrom : std::uint8_t { dy, relu_output, relu_signs, celu_output, relu_input };
 
 template <class T>
-struct GradientSource {
+struct GradientReader {
   using C = Computed<T>;
   const T *dy, *y;
   const T* addend;  ///< Null: none.
@@ -28,15 +28,15 @@ struct GradientSource {
   GradientFrom from;
   CeluOf<C> celu;
 
-  explicit GradientSource(const OutputGrad& grad)
+  explicit GradientReader(const OutputGrad& grad)
       : dy(grad.dy.data<T>()),
         y(grad.y.empty() ? nullptr : grad.y.data<T>()),
         addend(grad.addend.empty() ? nullptr : grad.addend.data<T>()),
         signs(static_cast<const std::uint8_t*>(grad.signs.raw())),
-        from(source(grad)),
+        from(choose(grad)),
         celu(celu_of<C>(grad.activation)) {}
 
-  [[nodiscard]] static GradientFrom source(const OutputGrad& grad) {
+  [[nodiscard]] static GradientFrom choose(const OutputGrad& grad) {
     if (grad.activation.kind == ActivationKind::none) return GradientFrom::dy;
     if (grad.activation.kind == ActivationKind::celu) return GradientFrom::celu_output;
     if (!grad.signs.empty()) return GradientFrom::relu_signs;
@@ -95,7 +95,7 @@ struct GradientRows {
   const T* x;
   std::int64_t rows, channels;
   AffineValues<C> affine;
-  GradientSource<T> source;
+  GradientReader<T> reader;
   T* masked;
 
   DKFAC_HD Sums<2 * W> operator()(std::int64_t group, std::int64_t pack, std::int64_t row,
@@ -105,7 +105,7 @@ struct GradientRows {
     C mean[W], rest[W], scale[W] = {}, shift[W] = {}, u[W] = {}, v[W] = {};
     take_channels(affine.mean + of_group, affine.aligned, mean);
     take_channels(affine.rest + of_group, affine.aligned, rest);
-    if (source.reads_affine()) {
+    if (reader.reads_affine()) {
       take_channels(affine.scale + of_group, affine.aligned, scale);
       take_channels(affine.shift + of_group, affine.aligned, shift);
     }
@@ -118,16 +118,16 @@ struct GradientRows {
       for (std::size_t j = 0; j < kRows; ++j) {
         const std::int64_t i = first + offset_of(k + j, step * channels);
         in[j] = load_pack<W>(x + i);
-        dy[j] = load_sum<W>(source.dy, source.addend, i);
-        y[j] = source.reads_y() ? load_pack<W>(source.y + i) : dy[j];
-        signs[j] = source.template signs_at<W>(i);
+        dy[j] = load_sum<W>(reader.dy, reader.addend, i);
+        y[j] = reader.reads_y() ? load_pack<W>(reader.y + i) : dy[j];
+        signs[j] = reader.template signs_at<W>(i);
       }
       DKFAC_UNROLL
       for (std::size_t j = 0; j < kRows; ++j) {
         C centered[W], g[W];
         for (std::size_t c = 0; c < W; ++c)
           centered[c] = (widened<C>(in[j].at[c]) - mean[c]) - rest[c];
-        source.gradient(dy[j], y[j], signs[j], centered, scale, shift, g);
+        reader.gradient(dy[j], y[j], signs[j], centered, scale, shift, g);
         for (std::size_t c = 0; c < W; ++c) {
           u[c] += g[c];
           v[c] += g[c] * centered[c];
@@ -205,31 +205,31 @@ struct SampleRows {
 template <class T, std::size_t W>
 struct NormalizeBackward {
   using C = Computed<T>;
-  ColumnSlots slots;
+  ColumnShares shares;
   const T* x;
   T* dx;
   AffineValues<C> affine;
-  GradientSource<T> source;
+  GradientReader<T> reader;
   const C *a, *b, *c;
   bool aligned;  ///< a, b and c.
 
   DKFAC_HD void operator()(std::int64_t thread) const {
-    const ColumnSlots::Place at = slots.place(thread);
-    const std::int64_t channels = slots.packs * static_cast<std::int64_t>(W);
+    const ColumnShares::Place at = shares.place(thread);
+    const std::int64_t channels = shares.packs * static_cast<std::int64_t>(W);
     const std::int64_t channel = at.pack * static_cast<std::int64_t>(W);
     const std::int64_t of_group = at.group * channels + channel;
     C mean[W], rest[W], scale[W] = {}, shift[W] = {}, of_g[W], of_x[W], constant[W];
     take_channels(affine.mean + of_group, affine.aligned, mean);
     take_channels(affine.rest + of_group, affine.aligned, rest);
-    if (source.reads_affine()) {
+    if (reader.reads_affine()) {
       take_channels(affine.scale + of_group, affine.aligned, scale);
       take_channels(affine.shift + of_group, affine.aligned, shift);
     }
     take_channels(a + of_group, aligned, of_g);
     take_channels(b + of_group, aligned, of_x);
     take_channels(c + of_group, aligned, constant);
-    const std::int64_t first = (at.group * slots.rows + at.row) * channels + channel;
-    const std::int64_t step = slots.depth * channels;
+    const std::int64_t first = (at.group * shares.rows + at.row) * channels + channel;
+    const std::int64_t step = shares.depth * channels;
     each_batch<2>(at.count, [&](auto some, std::size_t k) {
       constexpr std::size_t kRows = decltype(some)::value;
       Pack<T, W> in[kRows], dy[kRows], y[kRows];
@@ -238,16 +238,16 @@ struct NormalizeBackward {
       for (std::size_t j = 0; j < kRows; ++j) {
         const std::int64_t i = first + offset_of(k + j, step);
         in[j] = load_pack<W>(x + i);
-        dy[j] = load_pack<W>(source.dy + i);
-        y[j] = source.reads_y() ? load_pack<W>(source.y + i) : dy[j];
-        signs[j] = source.template signs_at<W>(i);
+        dy[j] = load_pack<W>(reader.dy + i);
+        y[j] = reader.reads_y() ? load_pack<W>(reader.y + i) : dy[j];
+        signs[j] = reader.template signs_at<W>(i);
       }
       DKFAC_UNROLL
       for (std::size_t j = 0; j < kRows; ++j) {
         C centered[W], g[W];
         for (std::size_t n = 0; n < W; ++n)
           centered[n] = (widened<C>(in[j].at[n]) - mean[n]) - rest[n];
-        source.gradient(dy[j], y[j], signs[j], centered, scale, shift, g);
+        reader.gradient(dy[j], y[j], signs[j], centered, scale, shift, g);
         Pack<T, W> out;
         for (std::size_t n = 0; n < W; ++n)
           out.at[n] = rounded<T>(of_g[n] * g[n] + of_x[n] * centered[n] + constant[n]);

@@ -173,7 +173,7 @@ template <class C>
 template <class T, std::size_t W>
 struct Normalize {
   using C = Computed<T>;
-  ColumnSlots slots;
+  ColumnShares shares;
   const T *x, *addend;  ///< Null without an addend.
   T* y;
   AffineValues<C> affine;
@@ -182,8 +182,8 @@ struct Normalize {
   std::uint8_t* signs = nullptr;  ///< Signs of OutputGrad, only with whole packs. Null: not needed.
 
   DKFAC_HD void operator()(std::int64_t thread) const {
-    const ColumnSlots::Place at = slots.place(thread);
-    const std::int64_t channels = slots.packs * static_cast<std::int64_t>(W);
+    const ColumnShares::Place at = shares.place(thread);
+    const std::int64_t channels = shares.packs * static_cast<std::int64_t>(W);
     const std::int64_t channel = at.pack * static_cast<std::int64_t>(W);
     const std::int64_t of_group = at.group * channels + channel;
     C mean[W], rest[W], scale[W], shift[W];
@@ -191,8 +191,8 @@ struct Normalize {
     take_channels(affine.rest + of_group, affine.aligned, rest);
     take_channels(affine.scale + of_group, affine.aligned, scale);
     take_channels(affine.shift + of_group, affine.aligned, shift);
-    const std::int64_t first = (at.group * slots.rows + at.row) * channels + channel;
-    const std::int64_t step = slots.depth * channels;
+    const std::int64_t first = (at.group * shares.rows + at.row) * channels + channel;
+    const std::int64_t step = shares.depth * channels;
     each_batch<4>(at.count, [&](auto some, std::size_t k) {
       constexpr std::size_t kRows = decltype(some)::value;
       Pack<T, W> in[kRows], plus[kRows];

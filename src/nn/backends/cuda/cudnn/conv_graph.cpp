@@ -27,7 +27,7 @@ std::string pair_of(int h, int w) { return h == w ? detail::concat(h) : detail::
 void add_relu_norm(Graph& graph, Graph::TensorOf dy, Graph::TensorOf g, cudnnDataType_t type,
                    const Dims& dims) {
   const Dims channel{1, dims[1], 1, 1};
-  const auto per_channel = [&](Slot id) { return graph.tensor(id, CUDNN_DATA_FLOAT, channel); };
+  const auto per_channel = [&](TensorId id) { return graph.tensor(id, CUDNN_DATA_FLOAT, channel); };
   std::int64_t next = kFirstVirtual;
   const auto between = [&] { return graph.between(next++, CUDNN_DATA_FLOAT, dims); };
   const auto input = graph.tensor(kNormX, type, dims);

@@ -35,7 +35,7 @@ struct ConvWork {
 
 /// Ids of the tensors. In the backward passes y is its gradient, and so are x and w where they are
 /// computed.
-enum Slot : std::int64_t {
+enum TensorId : std::int64_t {
   kX = 1,
   kW,
   kY,

@@ -46,8 +46,8 @@ class Library {
   /// fails.
   [[nodiscard]] const Way& way(const ConvWork& work) { return find(work); }
   [[nodiscard]] bool can(const ConvWork& work) { return way(work).plan != nullptr; }
-  /// Enqueues a work with can(). `memory` gives the memory of each tensor by its Slot. Where plans
-  /// are measured (nn/shared/conv_plans.h), the first call synchronizes with the device.
+  /// Enqueues a work with can(). `memory` gives the memory of each tensor by its TensorId. Where
+  /// plans are measured (nn/shared/conv_plans.h), the first call synchronizes with the device.
   void run(Context& ctx, const ConvWork& work,
            std::span<const std::pair<std::int64_t, void*>> memory);
   /// As run(), for work that has an alternative. Returns false where it fails, for instance for

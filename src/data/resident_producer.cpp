@@ -9,7 +9,7 @@
 #include "dkfac/core/tensor.h"
 
 #include "data/cuda/resident.h"
-#include "data/device_source.h"
+#include "data/device_producer.h"
 #include "data/mean_values.h"
 
 namespace dkfac::data {
@@ -53,11 +53,11 @@ Tensor upload_mean(Context& ctx, const Normalization& normalization, const Shape
   return upload(mean_values<float>(normalization, image));
 }
 
-/// Source with the data set on the device; each call of next() overwrites its single batch.
-class ResidentSource : public DeviceLoader::Source {
+/// Producer with the data set on the device; each call of next() overwrites its single batch.
+class ResidentProducer : public DeviceLoader::Producer {
  public:
-  ResidentSource(Context& ctx, std::unique_ptr<ImageMaker> maker,
-                 const Normalization& normalization)
+  ResidentProducer(Context& ctx, std::unique_ptr<ImageMaker> maker,
+                   const Normalization& normalization)
       : maker_(std::move(maker)) {
     const Dataset& data = maker_->data();
     DKFAC_CHECK(data.count <= std::numeric_limits<std::int32_t>::max(),
@@ -161,10 +161,10 @@ class ResidentSource : public DeviceLoader::Source {
 
 }  // namespace
 
-std::unique_ptr<DeviceLoader::Source> make_resident_source(Context& ctx,
-                                                           std::unique_ptr<ImageMaker> maker,
-                                                           const Normalization& normalization) {
-  return std::make_unique<ResidentSource>(ctx, std::move(maker), normalization);
+std::unique_ptr<DeviceLoader::Producer> make_resident_producer(Context& ctx,
+                                                               std::unique_ptr<ImageMaker> maker,
+                                                               const Normalization& normalization) {
+  return std::make_unique<ResidentProducer>(ctx, std::move(maker), normalization);
 }
 
 }  // namespace dkfac::data

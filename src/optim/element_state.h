@@ -6,11 +6,11 @@
 
 namespace dkfac::optim {
 
-/// The optimizer state of one element, indexed by slot.
+/// The optimizer state of one element: one number of each state tensor of its parameter.
 template <class T>
-struct ElementSlots {
+struct ElementState {
   T* first;
-  std::int64_t stride;  ///< Elements between two slots of one parameter.
+  std::int64_t stride;  ///< Elements between the state tensors of one parameter.
   [[nodiscard]] DKFAC_HD T& operator[](std::int64_t s) const { return first[s * stride]; }
 };
 

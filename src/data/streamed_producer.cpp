@@ -6,16 +6,16 @@
 #include "dkfac/core/tensor.h"
 
 #include "data/batch_queue.h"
-#include "data/device_source.h"
+#include "data/device_producer.h"
 
 namespace dkfac::data {
 namespace {
 
-/// Source with two alternating device buffers, uploaded on a separate stream: while the caller
+/// Producer with two alternating device buffers, uploaded on a separate stream: while the caller
 /// computes on one, the other is filled.
-class StreamedSource : public DeviceLoader::Source {
+class StreamedProducer : public DeviceLoader::Producer {
  public:
-  StreamedSource(Context& ctx, std::unique_ptr<BatchMaker> maker, int prefetch)
+  StreamedProducer(Context& ctx, std::unique_ptr<BatchMaker> maker, int prefetch)
       : copies_(ctx.device()) {
     for (Buffer& buffer : buffers_) {
       buffer.images = Tensor::empty(copies_, Shape{maker->most_elements()}, maker->dtype());
@@ -38,27 +38,27 @@ class StreamedSource : public DeviceLoader::Source {
   bool next(Context& ctx, DeviceBatch& batch) override {
     leave_current(ctx);
     if (!ahead_) {
-      const std::optional<std::size_t> slot = queue_->take();
-      if (!slot) return false;
-      ahead_ = upload(*slot);
+      const std::optional<std::size_t> from = queue_->take();
+      if (!from) return false;
+      ahead_ = upload(*from);
     }
     current_ = std::exchange(ahead_, std::nullopt);
     const Buffer& buffer = buffers_[*current_];
     ctx.stream().wait(buffer.uploaded);
-    const MadeBatch& made = queue_->at(*buffer.slot);
+    const MadeBatch& made = queue_->at(*buffer.made);
     batch = {.images = made.images_in(buffer.images.view()),
              .labels = buffer.labels.view().slice(0, 0, made.count),
              .host_labels = made.label_span(),
              .global_batch = made.global_batch,
              .first = made.first};
-    if (const std::optional<std::size_t> slot = queue_->try_take()) ahead_ = upload(*slot);
+    if (const std::optional<std::size_t> from = queue_->try_take()) ahead_ = upload(*from);
     return true;
   }
 
  private:
   struct Buffer {
     Tensor images, labels;            ///< [elements of the largest batch], [largest share]
-    std::optional<std::size_t> slot;  ///< Slot that it was last uploaded from.
+    std::optional<std::size_t> made;  ///< Buffer of the queue that it was last uploaded from.
     Event uploaded, read;
   };
 
@@ -69,16 +69,17 @@ class StreamedSource : public DeviceLoader::Source {
     current_.reset();
   }
 
-  /// Uploads a slot to the buffer that the caller does not use, and returns the buffer's number.
-  std::size_t upload(std::size_t slot) {
+  /// Uploads a buffer of the queue to that of the device which the caller does not use; returns the
+  /// latter's number.
+  std::size_t upload(std::size_t from) {
     const std::size_t b = turn_;
     turn_ = (turn_ + 1) % buffers_.size();
     Buffer& buffer = buffers_[b];
-    if (buffer.slot) {
+    if (buffer.made) {
       if (!buffer.uploaded.done()) copies_.stream().synchronize();
-      queue_->give_back(*std::exchange(buffer.slot, std::nullopt));
+      queue_->give_back(*std::exchange(buffer.made, std::nullopt));
     }
-    MadeBatch& made = queue_->at(slot);
+    MadeBatch& made = queue_->at(from);
     copies_.stream().wait(buffer.read);
     if (made.count > 0) {
       ops::copy(copies_, made.images(), made.images_in(buffer.images.view()));
@@ -86,7 +87,7 @@ class StreamedSource : public DeviceLoader::Source {
                 buffer.labels.view().slice(0, 0, made.count));
     }
     buffer.uploaded.record(copies_.stream());
-    buffer.slot = slot;
+    buffer.made = from;
     return b;
   }
 
@@ -100,10 +101,10 @@ class StreamedSource : public DeviceLoader::Source {
 
 }  // namespace
 
-std::unique_ptr<DeviceLoader::Source> make_streamed_source(Context& ctx,
-                                                           std::unique_ptr<BatchMaker> maker,
-                                                           int prefetch) {
-  return std::make_unique<StreamedSource>(ctx, std::move(maker), prefetch);
+std::unique_ptr<DeviceLoader::Producer> make_streamed_producer(Context& ctx,
+                                                               std::unique_ptr<BatchMaker> maker,
+                                                               int prefetch) {
+  return std::make_unique<StreamedProducer>(ctx, std::move(maker), prefetch);
 }
 
 }  // namespace dkfac::data
