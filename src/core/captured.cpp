@@ -10,7 +10,7 @@ namespace dkfac {
 namespace {
 
 /// State of CapturedWork.
-struct Recorded {
+struct CapturedGraph {
   std::shared_ptr<void> graph;
   std::uint64_t context;  ///< Several contexts may borrow one stream, each with its own scratch.
 };
@@ -19,15 +19,15 @@ std::uint64_t id_of(const Context& ctx) {
   return const_cast<Context&>(ctx).impl().id;  // impl() is not const; nothing is changed.
 }
 
-/// Recording in progress, discarded unless it is finished.
-class Recording {
+/// A capture in progress, discarded unless it is finished.
+class Capture {
  public:
-  Recording(Device device, CUstream_st* stream) : device_(device), stream_(stream) { begin(); }
-  ~Recording() {
+  Capture(Device device, CUstream_st* stream) : device_(device), stream_(stream) { begin(); }
+  ~Capture() {
     if (open_) cuda::drop_capture(device_, stream_);
   }
-  Recording(const Recording&) = delete;
-  Recording& operator=(const Recording&) = delete;
+  Capture(const Capture&) = delete;
+  Capture& operator=(const Capture&) = delete;
   void begin() {
     cuda::begin_capture(device_, stream_);
     open_ = true;
@@ -52,28 +52,29 @@ CapturedWork CapturedWork::capture(Context& ctx, const std::function<void()>& wo
 std::vector<CapturedWork> CapturedWork::capture_parts(Context& ctx,
                                                       const std::function<void(const Cut&)>& work) {
   DKFAC_CHECK(ctx.device().is_cuda(), "[capture] the context is of ", ctx.device(),
-              ", where work runs as it is asked for; record work of a CUDA device");
+              ", where work runs as it is asked for; capture work of a CUDA device");
   { const Scratch scratch(ctx); }  // Merges scratch blocks now: doing so later would allocate.
   CapturedWork part;
   part.device_ = ctx.device();
   part.stream_ = ctx.stream().native();
   part.growths_ = ctx.scratch_growths();
   std::vector<CapturedWork> parts;
-  Recording recording(part.device_, part.stream_);
+  Capture capture(part.device_, part.stream_);
   const auto end = [&] {
-    part.graph_ = std::make_shared<Recorded>(Recorded{recording.end(), id_of(ctx)});
+    part.graph_ = std::make_shared<CapturedGraph>(CapturedGraph{capture.end(), id_of(ctx)});
     parts.push_back(part);
   };
   work([&] {
     end();
-    recording.begin();
+    capture.begin();
   });
   end();
   return parts;
 }
 
 bool CapturedWork::fits(const Context& ctx) const {
-  return graph_ != nullptr && static_cast<const Recorded*>(graph_.get())->context == id_of(ctx) &&
+  return graph_ != nullptr &&
+         static_cast<const CapturedGraph*>(graph_.get())->context == id_of(ctx) &&
          ctx.device() == device_ && ctx.stream().native() == stream_ &&
          ctx.scratch_growths() == growths_;
 }
@@ -81,11 +82,11 @@ bool CapturedWork::fits(const Context& ctx) const {
 void CapturedWork::replay(Context& ctx) const {
   DKFAC_CHECK(fits(ctx), "[capture] ",
               graph_ == nullptr
-                  ? "nothing was recorded"
-                  : "the work was recorded with another context, or the scratch of the "
+                  ? "nothing was captured"
+                  : "the work was captured with another context, or the scratch of the "
                     "context has moved since",
-              "; record the work again");
-  cuda::launch_captured(device_, static_cast<const Recorded*>(graph_.get())->graph, stream_);
+              "; capture the work again");
+  cuda::launch_captured(device_, static_cast<const CapturedGraph*>(graph_.get())->graph, stream_);
 }
 
 bool is_captured(Stream stream) {

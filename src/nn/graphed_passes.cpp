@@ -11,18 +11,18 @@
 
 namespace dkfac::nn {
 
-/// Replaces the observer while a pass is recorded: what it does with activations and their
-/// gradients becomes part of the recording, what it does with gradients of parameters does not.
-class GraphedPasses::Recorder final : public LayerObserver {
+/// Replaces the observer while a pass is captured: what it does with activations and their
+/// gradients becomes part of the capture, what it does with gradients of parameters does not.
+class GraphedPasses::CaptureObserver final : public LayerObserver {
  public:
-  Recorder(GraphedPasses& passes, Entry& entry, const CapturedWork::Cut& cut)
+  CaptureObserver(GraphedPasses& passes, Entry& entry, const CapturedWork::Cut& cut)
       : passes_(passes), seen_(!entry.key.observer.empty()), entry_(entry), cut_(cut) {
     entry_.endings.assign(1, {});
     passes_.model_.set_observer(this);
   }
-  ~Recorder() override { passes_.model_.set_observer(passes_.observer_); }
-  Recorder(const Recorder&) = delete;
-  Recorder& operator=(const Recorder&) = delete;
+  ~CaptureObserver() override { passes_.model_.set_observer(passes_.observer_); }
+  CaptureObserver(const CaptureObserver&) = delete;
+  CaptureObserver& operator=(const CaptureObserver&) = delete;
 
   void on_forward(Layer& layer, ConstTensorView input) override {
     if (seen_) passes_.observer_->on_forward(layer, input);
@@ -97,7 +97,7 @@ void GraphedPasses::run(Context& ctx, const PassInput& input) {
     pass(ctx, input);
     ++counts_.eager;
   };
-  // Collectives over ranks may block the host, which a recording would not repeat.
+  // Collectives over ranks may block the host, which a capture would not repeat.
   const bool waits = model_.batch_norm_ranks() > 1;
   if (!options_.record || !ctx.graphs() || waits || !ctx.device().is_cuda()) return eager();
   const std::optional<PassState> before =
@@ -110,10 +110,10 @@ void GraphedPasses::run(Context& ctx, const PassInput& input) {
   if (is_new || entry.refused >= kAttempts) return eager();
   if (entry.parts.empty() || !entry.parts.front().fits(ctx) || entry.memory != memory(*before)) {
     try {
-      record(ctx, input, *before, entry);
+      capture(ctx, input, *before, entry);
     } catch (const DeviceError& error) {
       // The cause is most likely memory that only this pass allocates. Errors of the device itself
-      // recur in the unrecorded pass.
+      // recur in the eager pass.
       ++counts_.refused;
       ++entry.refused;
       counts_.reason = error.what();
@@ -183,13 +183,13 @@ void GraphedPasses::pass(Context& ctx, const PassInput& input) {
   model_.backward(ctx, grad);
 }
 
-void GraphedPasses::record(Context& ctx, const PassInput& input, const PassState& before,
-                           Entry& entry) {
+void GraphedPasses::capture(Context& ctx, const PassInput& input, const PassState& before,
+                            Entry& entry) {
   entry.parts.clear();  // No part is left if this fails.
   entry.parts = CapturedWork::capture_parts(ctx, [&](const CapturedWork::Cut& cut) {
-    Recorder recorder(*this, entry, cut);
+    CaptureObserver observer(*this, entry, cut);
     pass(ctx, input);
-    recorder.finish();
+    observer.finish();
   });
   entry.memory = memory(before);
 }

@@ -79,7 +79,7 @@ class Model {
   void set_observer(LayerObserver* observer);
   [[nodiscard]] LayerObserver* observer() const { return observer_; }
   /// BatchNorm2d::set_ranks() of every BatchNorm2d, with one communicator: its batches are
-  /// normalised together with those of the other `ranks`. A GraphedPasses then records nothing.
+  /// normalised together with those of the other `ranks`. A GraphedPasses then captures nothing.
   /// Null: each rank for itself. Throws InvalidArgument as that does.
   void set_batch_norm_ranks(const std::shared_ptr<comm::Communicator>& ranks);
   /// Number of ranks that share their batches; 1 in a model without BatchNorm2d.

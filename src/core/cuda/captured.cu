@@ -12,10 +12,10 @@
 namespace dkfac::cuda {
 namespace {
 
-/// Recorded graph and its executable. Pending launches may outlive it.
+/// Captured graph and its executable. Pending launches may outlive it.
 struct Graph {
   Device device;
-  cudaGraph_t recorded = nullptr;
+  cudaGraph_t captured = nullptr;
   cudaGraphExec_t ready = nullptr;
 
   explicit Graph(Device on) : device(on) {}
@@ -24,11 +24,11 @@ struct Graph {
   ~Graph() {
     const DeviceGuard guard(device);
     if (ready != nullptr) (void)cudaGraphExecDestroy(ready);
-    if (recorded != nullptr) (void)cudaGraphDestroy(recorded);
+    if (captured != nullptr) (void)cudaGraphDestroy(captured);
   }
 };
 
-/// Ends hold_memory() in any case, also if the recording failed.
+/// Ends hold_memory() in any case, also if the capture failed.
 struct MemoryGoes {
   Device device;
   ~MemoryGoes() { let_memory_go(device); }
@@ -50,10 +50,10 @@ std::shared_ptr<void> end_capture(Device device, CUstream_st* stream) {
   const auto graph = std::make_shared<Graph>(device);
   {
     const MemoryGoes after{device};
-    check_runtime(cudaStreamEndCapture(stream, &graph->recorded), "cudaStreamEndCapture");
+    check_runtime(cudaStreamEndCapture(stream, &graph->captured), "cudaStreamEndCapture");
   }
   const auto instantiate = [&] {
-    return cudaGraphInstantiateWithFlags(&graph->ready, graph->recorded, 0);
+    return cudaGraphInstantiateWithFlags(&graph->ready, graph->captured, 0);
   };
   check_runtime(with_memory(device, instantiate, cudaErrorMemoryAllocation),
                 "cudaGraphInstantiateWithFlags");
@@ -62,9 +62,9 @@ std::shared_ptr<void> end_capture(Device device, CUstream_st* stream) {
 
 void drop_capture(Device device, CUstream_st* stream) noexcept {
   const DeviceGuard guard(device);
-  cudaGraph_t recorded = nullptr;
-  (void)cudaStreamEndCapture(stream, &recorded);
-  if (recorded != nullptr) (void)cudaGraphDestroy(recorded);
+  cudaGraph_t captured = nullptr;
+  (void)cudaStreamEndCapture(stream, &captured);
+  if (captured != nullptr) (void)cudaGraphDestroy(captured);
   (void)cudaGetLastError();  // The error is already being reported.
   let_memory_go(device);
 }

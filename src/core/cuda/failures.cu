@@ -41,7 +41,7 @@ const char* advice_for(cudaError_t error) {
     case cudaErrorStreamCaptureInvalidated:
     case cudaErrorStreamCaptureUnjoined:
     case cudaErrorStreamCaptureIsolation:
-      return "this work cannot be recorded (core/shared/captured.h); run it as it is";
+      return "this work cannot be captured (core/shared/captured.h); run it as it is";
     default:
       return kReport;
   }

@@ -89,7 +89,7 @@ struct DeviceMemory {
   std::vector<cudaStream_t> users;  ///< One entry for each use_stream().
   std::map<std::byte*, std::size_t> pinned;
   std::multimap<std::size_t, IdlePinned> idle_pinned;  ///< By size.
-  /// Number of recordings by this library. `held`: blocks released meanwhile, or while the owner of
+  /// Number of captures by this library. `held`: blocks released meanwhile, or while the owner of
   /// a borrowed stream recorded it: a stream cannot be followed while it is recorded.
   int captures = 0;
   std::vector<std::byte*> held, held_pinned;
@@ -106,7 +106,7 @@ struct DeviceMemory {
   }
 
   /// Orders the internal stream after `user`. Returns false and changes nothing if this fails or if
-  /// `user` is being recorded, which would include the internal stream in the recording.
+  /// `user` is being captured, which would include the internal stream in the capture.
   bool follow(cudaStream_t user) noexcept {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     const bool good = cudaStreamIsCapturing(user, &status) == cudaSuccess &&
@@ -174,7 +174,7 @@ DeviceMemory& memory_of(Device device) {
   return (*all)[device.index];
 }
 
-/// Number of recordings of this thread.
+/// Number of captures of this thread.
 thread_local int captures_here = 0;
 
 void check_no_capture(std::size_t bytes) {
@@ -230,7 +230,7 @@ void leave_stream(Device device, CUstream_st* stream) noexcept {
   const auto found = std::find(memory.users.begin(), memory.users.end(), stream);
   if (found == memory.users.end()) return;
   memory.users.erase(found);
-  // Blocks that it uses may be freed once it is no longer among the users. A stream being recorded
+  // Blocks that it uses may be freed once it is no longer among the users. A stream being captured
   // is not followed: the owner of a graph keeps its memory alive.
   (void)memory.follow(stream);
 }

@@ -23,7 +23,7 @@ void check_device(Device device);
 /// Describes free memory for error messages: "1.5 of 79.2 GiB are free".
 [[nodiscard]] std::string describe_memory(Device device);
 [[nodiscard]] std::optional<double> free_memory(Device device);  ///< Bytes; none if unknown.
-/// Releases device memory once all work enqueued so far on streams in use has run and no recording
+/// Releases device memory once all work enqueued so far on streams in use has run and no capture
 /// is in progress.
 void release(Device device, std::byte* bytes) noexcept;
 /// Allocates pinned host memory from a pool that keeps freed memory; null when there is none left.
@@ -55,10 +55,10 @@ void stream_wait(Device device, CUstream_st* stream, CUevent_st* event);
 /// end_capture() this thread cannot allocate device memory, and memory released by any thread is
 /// kept.
 void begin_capture(Device device, CUstream_st* stream);
-/// Ends the recording and returns the executable graph. Throws DeviceError if the recording is
+/// Ends the capture and returns the executable graph. Throws DeviceError if the capture is
 /// invalid.
 [[nodiscard]] std::shared_ptr<void> end_capture(Device device, CUstream_st* stream);
-/// Ends the recording and discards it.
+/// Ends the capture and discards it.
 void drop_capture(Device device, CUstream_st* stream) noexcept;
 [[nodiscard]] bool is_captured(Device device, CUstream_st* stream);
 void launch_captured(Device device, const std::shared_ptr<void>& graph, CUstream_st* stream);

@@ -67,7 +67,7 @@ class ConvBackend {
   /// Computes forward() without a bias and the sums over pixels of y and of its squares, each [out]
   /// f32, for a normalisation behind it (moments_from_sums() of backend_normalize.h). y may be
   /// summed before or after it is rounded. Returns false, with y still to be computed, where this
-  /// is not supported or has failed outside a recording, for instance for lack of memory. A false
+  /// is not supported or has failed outside a capture, for instance for lack of memory. A false
   /// is permanent for a shape, device and thread.
   [[nodiscard]] virtual bool forward_with_sums(Context& /*ctx*/, const ConvShape& /*shape*/,
                                                ConstTensorView /*x*/, ConstTensorView /*weight*/,

@@ -25,29 +25,29 @@ struct PassInput {
   ConstTensorView counted = {};  ///< i32 [n]: labels for top5; empty: `labels`.
 };
 
-/// Runs forward pass, loss and backward pass of a training step. On a device they are recorded,
+/// Runs forward pass, loss and backward pass of a training step. On a device they are captured,
 /// then replayed by one launch (core/captured.h), or one for each part, with bitwise identical
-/// results. The work of the observer on activations and their gradients is part of the recording;
+/// results. The work of the observer on activations and their gradients is part of the capture;
 /// a replay puts the observer in the state that it left. After a part, on_all_gradients() of the
-/// observer is called for its layers, in the order of the backward pass. Not recorded are passes on
+/// observer is called for its layers, in the order of the backward pass. Not captured are passes on
 /// the host, of a model whose BatchNorm2ds wait for other ranks (Model::set_batch_norm_ranks()),
 /// and with an observer that has no pass_state().
 ///
-/// A recording is valid for the addresses and numbers of its pass and the state of the observer
-/// before it: the first pass with them runs unrecorded, the second is recorded. It is discarded
+/// A capture is valid for the addresses and numbers of its pass and the state of the observer
+/// before it: the first pass with them runs eagerly, the second is captured. It is discarded
 /// when memory of the model, the context or the observer has moved since, and when others are used
-/// more. A pass that cannot be recorded runs unrecorded.
+/// more. A pass that cannot be captured runs eagerly.
 ///
-/// One thread makes all calls, and while it records it may not use the device in other ways
+/// One thread makes all calls, and while it captures it may not use the device in other ways
 /// (core/captured.h). Other threads may use it, with models and contexts of their own.
 ///
 /// The model must have no other passes that depend on its last one: after a replay, backward()
-/// alone is not possible. Buffers, parameters and gradients are as after an unrecorded pass.
+/// alone is not possible. Buffers, parameters and gradients are as after an eager pass.
 class GraphedPasses {
  public:
   struct Options {
-    bool record = true;     ///< False: no pass is recorded.
-    std::size_t most = 16;  ///< Number of recordings kept, > 0.
+    bool record = true;     ///< False: no pass is captured.
+    std::size_t most = 16;  ///< Number of captures kept, > 0.
     /// Bytes of gradients that end a part, so that the observer can send them to other ranks while
     /// the backward pass continues. So does the forward pass, where the observer has seen it. 0:
     /// one part for the whole pass, the fewest launches.
@@ -64,10 +64,10 @@ class GraphedPasses {
   void run(Context& ctx, const PassInput& input);
 
   [[nodiscard]] const LaunchCounts& counts() const { return counts_; }  ///< Of passes.
-  void forget();  ///< Discards all recordings and their memory.
+  void forget();  ///< Discards all captures and their memory.
 
  private:
-  /// The arguments that a recording depends on.
+  /// The arguments that a capture depends on.
   struct Key {
     const void *images, *wanted, *sums, *top5, *counted;
     std::vector<std::int64_t> shape;
@@ -95,18 +95,18 @@ class GraphedPasses {
     Key key;
     std::vector<CapturedWork> parts;
     std::vector<Ending> endings;  ///< Of the parts.
-    Memory memory{};              ///< State when it was recorded.
+    Memory memory{};              ///< State when it was captured.
     int refused = 0;
     std::int64_t used = 0;
   };
-  class Recorder;
+  class CaptureObserver;
 
   [[nodiscard]] Key key_of(const PassInput& input, const PassState& before) const;
   /// Returns the entry of this key; a new one replaces the least recently used.
   Entry& entry_of(const Key& key, bool& is_new);
   [[nodiscard]] Memory memory(const PassState& before) const;
   void pass(Context& ctx, const PassInput& input);
-  void record(Context& ctx, const PassInput& input, const PassState& before, Entry& entry);
+  void capture(Context& ctx, const PassInput& input, const PassState& before, Entry& entry);
   void replay(Context& ctx, const PassState& before, const Entry& entry);
   void resume(const PassState& state);
 

@@ -24,7 +24,7 @@ struct Node {
 struct Capture {
   CUstream_st* origin = nullptr;
   std::thread::id owner;
-  bool broken = false;  ///< Whether a call was made that cannot be recorded.
+  bool broken = false;  ///< Whether a call was made that cannot be captured.
   bool over = false;
   std::vector<Node> nodes;
   std::set<CUstream_st*> streams;

@@ -293,7 +293,7 @@ TEST(GraphedPassesOfKfac, DoNotDependOnTheRangesOfOperandsInTheirOwnType) {
 }
 
 /// The range of a first step that is rejected is unknown in the second one, for which the host
-/// waits. That cannot be recorded, and what the attempt has counted is forgotten.
+/// waits. That cannot be captured, and what the attempt has counted is forgotten.
 TEST(GraphedPassesOfKfac, RunAsTheyAreWhereTheHostHasToWait) {
   Recipe recipe = small_kfac();
   recipe.steps = 5;

@@ -100,7 +100,7 @@ std::size_t HashOfWork::operator()(const ConvWork& work) const noexcept {
 
 /// Libraries of finished threads, by device. Never destroyed, for two reasons. Kernels and graphs
 /// may still run the code of their plans, and cudnnDestroy() synchronizes the whole device, which
-/// breaks recordings of other threads.
+/// breaks captures of other threads.
 struct Library::Idle {
   std::mutex mutex;
   std::multimap<int, Library*> libraries;
@@ -277,7 +277,7 @@ void Library::execute(Context& ctx, cudnnHandle_t handle, const ConvWork& work, 
     try {
       workspace = take_workspace(scratch, *way.plan);
     } catch (const DeviceError&) {
-      if (is_recorded(ctx.stream())) throw;  // A recording allows no new memory and no new plans.
+      if (is_recorded(ctx.stream())) throw;  // A capture allows no new memory and no new plans.
       const Target target{.handle = handles_.front().handle};
       Limits limits = limits_of(work, conv_plan_options());
       limits.workspace = way.plan->workspace() - 1;

@@ -71,7 +71,7 @@ class Library {
   struct OfThread;
   void add_handle();
   /// Returns the handle whose work runs on the stream. A handle that changes its stream may order
-  /// the two by events, which a recording of either does not allow.
+  /// the two by events, which a capture of either does not allow.
   cudnnHandle_t handle_of(Stream stream);
   Way& find(const ConvWork& work);
   [[nodiscard]] Way make(const ConvWork& work);  ///< Throws Failure.

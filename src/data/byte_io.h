@@ -16,7 +16,7 @@ namespace dkfac::data {
 static_assert(std::endian::native == std::endian::little, "files are little-endian");
 
 /// Serializes numbers and texts without padding.
-class RecordWriter {
+class ByteWriter {
  public:
   template <class T>
   void put(T value) {
@@ -34,11 +34,11 @@ class RecordWriter {
   std::vector<std::uint8_t> bytes_;
 };
 
-/// Reads the records of RecordWriter. Throws DataError for truncated bytes, before it allocates
+/// Reads what ByteWriter has written. Throws DataError for truncated bytes, before it allocates
 /// memory for them.
-class RecordReader {
+class ByteReader {
  public:
-  explicit RecordReader(std::span<const std::uint8_t> bytes) : rest_(bytes) {}
+  explicit ByteReader(std::span<const std::uint8_t> bytes) : rest_(bytes) {}
 
   template <class T>
   T get() {
@@ -54,14 +54,14 @@ class RecordReader {
   /// Reads the number of items that follow, of at least `size` bytes each.
   std::size_t get_count(std::size_t size) {
     const auto count = get<std::uint64_t>();
-    if (count > rest_.size() / size) throw DataError("[record] a count is too large");
+    if (count > rest_.size() / size) throw DataError("[file] a count is too large");
     return static_cast<std::size_t>(count);
   }
   [[nodiscard]] std::span<const std::uint8_t> rest() const { return rest_; }
 
  private:
   std::span<const std::uint8_t> take(std::size_t size) {
-    if (size > rest_.size()) throw DataError("[record] it ends early");
+    if (size > rest_.size()) throw DataError("[file] it ends early");
     const std::span<const std::uint8_t> taken = rest_.first(size);
     rest_ = rest_.subspan(size);
     return taken;
