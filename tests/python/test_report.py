@@ -54,8 +54,8 @@ def set_accuracies(comparison, rows):
             if mean is None:
                 segments.append([])
             else:
-                segments[-1].append({"epoch": epoch, "seconds": 2.0 * epoch, "mean": mean, "low": mean, "high": mean,
-                                     "runs": 1})
+                segments[-1].append({"epoch": epoch, "steps": 10.0 * epoch, "seconds": 2.0 * epoch, "mean": mean,
+                                     "low": mean, "high": mean, "runs": 1})
         group["curves"]["test_accuracy"] = [s for s in segments if s]
 
 
@@ -189,9 +189,9 @@ def test_pictures_hold_no_number_that_is_none(comparison):
     for group in comparison["groups"]:
         for measure in ("test_accuracy", "train_loss"):
             group["curves"][measure] = [
-                [{"epoch": 1, "seconds": 2, "mean": 1e300, "low": -1e300, "high": 1e300, "runs": 2},
-                 {"epoch": 2, "seconds": 4, "mean": 1e-300, "low": -1, "high": 0.5, "runs": 2}],
-                [{"epoch": 4, "seconds": 8, "mean": 0.5, "low": 0.5, "high": 0.5, "runs": 1}]]
+                [{"epoch": 1, "steps": 1, "seconds": 2, "mean": 1e300, "low": -1e300, "high": 1e300, "runs": 2},
+                 {"epoch": 2, "steps": 2, "seconds": 4, "mean": 1e-300, "low": -1, "high": 0.5, "runs": 2}],
+                [{"epoch": 4, "steps": 4, "seconds": 8, "mean": 0.5, "low": 0.5, "high": 0.5, "runs": 1}]]
     for picture in [*_page.curve_pictures(comparison), _svg.curves_svg(comparison)]:
         assert not re.search(r'[" ,ML(-](nan|inf)\b', picture)
         for number in re.findall(r"-?\d+\.?\d*(?:e[+-]?\d+)?", " ".join(re.findall(r' d="([^"]*)"', picture))):
@@ -209,6 +209,22 @@ def test_points_are_where_the_axes_say(comparison):
     places = re.findall(r'class="hover" cx="(\S+)" cy="(\S+)"', svg)
     assert [(float(x), float(y)) for x, y in places] == [
         (pytest.approx(x, abs=0.06), pytest.approx(y, abs=0.06)) for x, y in ((x1, y1), (x2, y2), (x3, y3))]
+
+
+def test_steps_are_an_axis_where_groups_take_different_numbers_an_epoch(comparison):
+    def labels():
+        return [ElementTree.fromstring(picture).get("aria-label") for picture in _page.curve_pictures(comparison)][:3]
+
+    assert "against seconds" in labels()[1] and "against epochs and" in _svg.curves_svg(comparison)
+    for run in comparison["runs"]:
+        run["steps_to_target"] = {"kfac": 20, "lars": None}.get(run["group"], 160)
+    for segment in comparison["groups"][1]["curves"]["train_loss"]:
+        for point in segment:
+            point["steps"] = 40.0 * point["epoch"]
+    assert labels()[1] == "Test accuracy, % against steps" and "against steps and" in _svg.curves_svg(comparison)
+    assert _pictures.plot_of(comparison, "train_loss", "steps").last == 160, "four epochs of forty steps"
+    assert [mark.x for mark in _pictures.marks_of(comparison, "steps")] == [20, 160]
+    assert [mark.x for mark in _pictures.marks_of(comparison, "epochs")] != [20, 160]
 
 
 def test_bands_are_drawn_for_seeds_that_differ_alone(comparison):

@@ -49,6 +49,7 @@ def load(file: pathlib.Path) -> Comparison:
 class Point:
     """One epoch of a group: mean and range over its seeds."""
     epoch: int
+    steps: float
     seconds: float
     mean: float
     low: float
@@ -77,6 +78,13 @@ def headline(comparison: Comparison) -> str:
         return any(curve.points for curve in curves_of(comparison, measure))
 
     return "test_loss" if known("test_loss") and not known("test_accuracy") else "test_accuracy"
+
+
+def axes_of(comparison: Comparison) -> list[str]:
+    """What curves are drawn against: "epochs", "seconds", and "steps" where groups take different numbers an epoch."""
+    points = [curve.points[0] for curve in curves_of(comparison, "train_loss") if curve.points]
+    differ = len({point.steps / point.epoch for point in points}) > 1
+    return ["epochs", "steps", "seconds"] if differ else ["epochs", "seconds"]
 
 
 def curves_of(comparison: Comparison, measure: str) -> list[Curve]:

@@ -8,7 +8,7 @@ from typing import Any
 import jinja2
 
 from . import _format as text
-from ._comparison import Comparison, curves_of, headline
+from ._comparison import Comparison, axes_of, curves_of, headline
 from ._palette import activity_css, activity_number, picture_css
 from ._pictures import INTERVAL_KINDS, TITLES, interval_plot, plot_of
 from ._svg import inline_svg, swatch
@@ -32,11 +32,11 @@ def with_style(comparison: Comparison, key: str) -> list[Row]:
 
 
 def curve_pictures(comparison: Comparison) -> list[str]:
-    """Test accuracy (or loss) and training loss, and top-5 accuracies where they were counted, each against both."""
+    """Test accuracy (or loss) and training loss, and top-5 accuracies where they were counted, against each axis."""
     shown = [headline(comparison), "train_loss"]
     shown += [m for m in TITLES if m.endswith("top5") and any(c.points for c in curves_of(comparison, m))]
     return [inline_svg(plot_of(comparison, measure, against), f"{measure}-{against}")
-            for measure in shown for against in ("epochs", "seconds")]
+            for measure in shown for against in axes_of(comparison)]
 
 
 def activity_bars(comparison: Comparison) -> Row | None:

@@ -14,6 +14,16 @@ TARGETS = {"test_accuracy": "target", "test_loss": "target_loss", "test_top5": "
 INTERVAL_KINDS = ("A", "G", "BatchNorm")
 
 
+X_LABELS = {"epochs": "epochs", "steps": "steps", "seconds": "seconds of training"}
+
+
+def steps_to_target(comparison: Comparison, group: str) -> float:
+    """Mean over the runs of a group that reach it."""
+    steps = [run["steps_to_target"] for run in comparison["runs"] if run["group"] == group]
+    reached: list[float] = [count for count in steps if count is not None]
+    return sum(reached) / len(reached)
+
+
 def marks_of(comparison: Comparison, against: str) -> list[Mark]:
     out = []
     for style, group in enumerate(comparison["groups"]):
@@ -22,19 +32,21 @@ def marks_of(comparison: Comparison, against: str) -> list[Mark]:
             continue
         tip = (f"{group['name']} reaches the target after {text.with_range(epochs, text.epochs)} epochs, "
                f"{text.with_range(seconds, text.three_digits)} s ({group['reached']} of {group['runs']} runs)")
-        out.append(Mark(style, (epochs if against == "epochs" else seconds)["mean"], tip))
+        x = (steps_to_target(comparison, group["name"]) if against == "steps" else
+             (epochs if against == "epochs" else seconds)["mean"])
+        out.append(Mark(style, x, tip))
     return out
 
 
 def plot_of(comparison: Comparison, measure: str, against: str) -> Plot:
-    """The curves of a measure, a key of TITLES, against "epochs" or "seconds"."""
+    """The curves of a measure, a key of TITLES, against a key of X_LABELS."""
     accuracy = not measure.endswith("loss")
     curves = curves_of(comparison, measure)
     target = comparison.get(TARGETS[measure]) if measure in TARGETS else None
     y = accuracy_range(curves, target) if accuracy else loss_range(curves, target)
 
     def x_of(point: Point) -> float:
-        return point.epoch if against == "epochs" else point.seconds
+        return {"epochs": point.epoch, "steps": point.steps, "seconds": point.seconds}[against]
 
     def tip_of(curve: Curve, point: Point) -> str:
         tip = (f"{curve.name}, epoch {point.epoch} ({text.three_digits(point.seconds)} s): "
@@ -46,8 +58,8 @@ def plot_of(comparison: Comparison, measure: str, against: str) -> Plot:
 
     last = max((x_of(point) for curve in curves for point in curve.points), default=0)
     return Plot(title=TITLES[measure] + (" (log)" if y.log else ""),
-                x_label="epochs" if against == "epochs" else "seconds of training", y=y, last=last or 1, curves=curves,
-                x_of=x_of, tip_of=tip_of, accuracy=accuracy, whole=against == "epochs", target=target,
+                x_label=X_LABELS[against], y=y, last=last or 1, curves=curves,
+                x_of=x_of, tip_of=tip_of, accuracy=accuracy, whole=against != "seconds", target=target,
                 marks=marks_of(comparison, against) if target is not None else [])
 
 
@@ -55,7 +67,7 @@ def interval_plot(intervals: list[list[Any]]) -> Plot:
     """The mean steps between two refreshes, of rows [step, A, G, BatchNorm]; 0 for an absent kind."""
     curves = []
     for style, kind in enumerate(INTERVAL_KINDS):
-        points = [Point(row[0], 0, row[1 + style], row[1 + style], row[1 + style]) for row in intervals
+        points = [Point(row[0], row[0], 0, row[1 + style], row[1 + style], row[1 + style]) for row in intervals
                   if (row[1 + style] or 0) > 0]
         if points:
             curves.append(Curve(kind, style, [points]))

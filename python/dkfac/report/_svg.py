@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from ._comparison import Comparison, headline
+from ._comparison import Comparison, axes_of, headline
 from ._palette import INK, PAPER, colour, dashes, picture_css
 from ._pictures import TITLES, plot_of
 from ._plot import BOTTOM, HEIGHT, LEFT, RC, RIGHT, TOP, WIDTH, Plot, draw, tips_of
@@ -116,19 +116,21 @@ def columns_of(names: Sequence[str]) -> int:
 
 
 def curves_svg(comparison: Comparison) -> str:
-    """A file with test accuracy (or loss) against epochs and against seconds, and the names of the groups."""
+    """A file with test accuracy (or loss) against epochs, or steps where groups take different numbers an epoch, and
+    against seconds, and the names of the groups."""
     names, measure = [group["name"] for group in comparison["groups"]], headline(comparison)
+    shown = axes_of(comparison)[-2:]
     legend = ROW * -(-len(names) // columns_of(names)) + 8
     width, height = 2 * WIDTH + GAP + 2 * MARGIN, legend + HEIGHT + 2 * MARGIN
     with rc_context(RC):
         figure = figure_of(width, height)
         figure.patch.set_facecolor(PAPER[0])
-        for number, against in enumerate(("epochs", "seconds")):
+        for number, against in enumerate(shown):
             axes = add_panel(figure, MARGIN + number * (WIDTH + GAP), MARGIN + legend)
             axes.patch.set_visible(False)
             draw(axes, plot_of(comparison, measure, against))
         add_legend(figure, names)
-        root = rendered(figure, "", f"{TITLES[measure].removesuffix(', %')} against epochs and against seconds")
+        root = rendered(figure, "", f"{TITLES[measure].removesuffix(', %')} against {shown[0]} and against {shown[1]}")
     root.attrib.update({"width": str(width), "height": str(height)})
     style = ElementTree.Element(f"{{{SVG}}}style")
     style.text = picture_css()

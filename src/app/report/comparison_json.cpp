@@ -91,9 +91,13 @@ ordered_json winners_of(const Comparison& comparison) {
 }
 
 ordered_json object(const Point& point) {
-  return {{"epoch", point.epoch},       {"seconds", number(point.seconds)},
-          {"mean", number(point.mean)}, {"low", number(point.low)},
-          {"high", number(point.high)}, {"runs", point.runs}};
+  return {{"epoch", point.epoch},
+          {"steps", number(point.steps)},
+          {"seconds", number(point.seconds)},
+          {"mean", number(point.mean)},
+          {"low", number(point.low)},
+          {"high", number(point.high)},
+          {"runs", point.runs}};
 }
 
 ordered_json curves_of(const RunGroup& group) {

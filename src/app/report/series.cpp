@@ -9,7 +9,7 @@ namespace dkfac::app {
 namespace {
 
 struct Samples {
-  std::vector<double> values, seconds;
+  std::vector<double> values, steps, seconds;
 };
 
 bool needs_test(Measure measure) {
@@ -43,6 +43,7 @@ std::map<std::int64_t, Samples> by_epoch(const RunGroup& group, Measure measure)
       const double value = value_of(record, measure);
       if (!std::isfinite(value)) continue;
       samples.values.push_back(value);
+      samples.steps.push_back(static_cast<double>(record.step));
       samples.seconds.push_back(record.train_seconds);
     }
   return out;
@@ -69,7 +70,8 @@ std::vector<Segment> curve_of(const RunGroup& group, Measure measure) {
     }
     if (!open) out.emplace_back();
     open = true;
-    out.back().push_back({epoch, seconds.mean, value.mean, value.min, value.max, value.count});
+    out.back().push_back({epoch, spread_of(samples.steps).mean, seconds.mean, value.mean, value.min,
+                          value.max, value.count});
   }
   return out;
 }

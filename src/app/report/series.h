@@ -22,7 +22,8 @@ enum class Measure : std::uint8_t { test_accuracy, train_loss, test_loss, test_t
 /// One epoch of a group: mean and range over the seeds that have a finite value there.
 struct Point {
   std::int64_t epoch = 0;
-  double seconds = 0;  ///< Mean of these seeds' training seconds at its end.
+  double steps = 0;    ///< Mean of these seeds' optimizer steps at its end.
+  double seconds = 0;  ///< Mean of their training seconds at its end.
   double mean = 0, low = 0, high = 0;
   std::int64_t runs = 0;
 };

@@ -48,10 +48,14 @@ TEST(CurveOf, OfTopFiveIsThereWhereItWasCounted) {
   EXPECT_EQ(mean(Measure::test_top5), 0.75);
 }
 
-TEST(CurveOf, HasTheSeedsMeanSeconds) {
+TEST(CurveOf, HasTheSeedsMeanStepsAndSeconds) {
   RunGroup group = fake_group("a", {{0.5, 0.8}}, 2.0);
   group.runs.push_back(testing::fake_run({0.5, 0.8}, 2, 4.0));
-  EXPECT_DOUBLE_EQ(curve_of(group, Measure::test_accuracy)[0][1].seconds, 6);
+  group.runs[0].epochs[1].step = 20;
+  group.runs[1].epochs[1].step = 30;
+  const Point point = curve_of(group, Measure::test_accuracy)[0][1];
+  EXPECT_DOUBLE_EQ(point.seconds, 6);
+  EXPECT_DOUBLE_EQ(point.steps, 25);
 }
 
 TEST(CurveOf, BreaksWhereNoSeedHasAFiniteValue) {
