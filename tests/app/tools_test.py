@@ -50,22 +50,24 @@ class Staleness(Tool):
 
 
 class Readme(unittest.TestCase):
-    def test_its_first_table_is_the_record_of_the_demonstration(self):
-        text = (TOOLS.parent / "README.md").read_text()
-        rows = [[cell.strip(" *") for cell in line.replace("**", "").strip("|").split("|")]
-                for line in text.split("\n\n| | ")[1].splitlines()[2:5]]
-        record = json.loads((TOOLS.parent / "records" / "tuning" / "demo.json").read_text())
-        self.assertEqual(len(rows), len(record["groups"]))
-
-        def shown(spread, factor, digits, range_digits):
-            low, high = (f"{factor * spread[k]:.{range_digits}f}" for k in ("min", "max"))
-            return f"{factor * spread['mean']:.{digits}f} [{low}-{high}]"
-        for row, group in zip(rows, record["groups"]):
-            self.assertEqual(row, [{"kfac": "K-FAC", "lars": "LARS", "sgd": "SGD"}[group["name"]],
-                                   shown(group["epochs_to_target"], 1, 1, 0),
-                                   shown(group["seconds_to_target"], 1, 1, 1),
-                                   shown(group["final_accuracy"], 100, 2, 2),
-                                   f"{group['step_ratio']:.2f}"])
+    def test_its_table_is_the_record_of_the_autoencoder(self):
+        spec = importlib.util.spec_from_file_location("autoencoder", TOOLS / "tables" / "autoencoder.py")
+        tool = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(tool)
+        runs = tool.runs_in(TOOLS.parent / "records" / "autoencoder" / "runs.json")
+        for page in ("README.md", "docs/autoencoder.md"):
+            self.assertIn("\n\n" + tool.table_of(runs) + "\n\n", (TOOLS.parent / page).read_text(), page)
+        with tempfile.TemporaryDirectory() as folder:
+            for name, seeds in runs.items():
+                for seed, (batch, epochs) in enumerate(seeds):
+                    run = pathlib.Path(folder) / name / f"seed-{seed}"
+                    run.mkdir(parents=True)
+                    keys = ("epoch", "step", "train_seconds", "train_loss", "test_loss")
+                    (run / "result.json").write_text(json.dumps(
+                        {"name": name, "global_batch": batch, "epochs": [dict(zip(keys, e)) for e in epochs]}))
+            self.assertEqual(tool.runs_in(pathlib.Path(folder)), runs)
+        runs["kfac"][0][1][-1][4] += 1
+        self.assertNotIn(tool.table_of(runs), (TOOLS.parent / "README.md").read_text())
 
 
 class RectangularPixels(unittest.TestCase):
