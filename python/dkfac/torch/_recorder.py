@@ -136,8 +136,7 @@ class Recorder:
             one.reason = reason
 
     def _search(self, tensors: Sequence[object], whole: bool) -> None:
-        found = self.consistency.search(tensors, whole)
-        self._give_up_all(found)
+        self._give_up_all(self.consistency.search(tensors, whole))
 
     def _give_up_all(self, found: Mapping[Layer, str]) -> None:
         """Layers have uses that are not recorded, {layer: reason}. Once layers are registered, the step decides."""
@@ -364,8 +363,7 @@ class Recorder:
     def record_deferred(self, registered: Registered) -> None:
         self._send_held(done=True)  # Of torch.autograd.grad(), of which nothing tells the end.
         deferred, self.joining.deferred = self.joining.deferred, []
-        admitted = [(use, grad) for use, grad in deferred if self.admits(registered, use)]
-        if admitted:
+        if admitted := [(use, grad) for use, grad in deferred if self.admits(registered, use)]:
             self._send(registered, admitted)
 
     def drop(self) -> None:
