@@ -9,7 +9,7 @@
 #include "dkfac/core/error.h"
 #include "dkfac/data/photo_set.h"
 
-#include "data/byte_io.h"
+#include "data/field_io.h"
 
 namespace dkfac::data {
 namespace {
@@ -33,7 +33,7 @@ std::vector<std::uint8_t> read_cache_file(const std::filesystem::path& path,
   std::vector<std::uint8_t> bytes;
   read_file(path, bytes, kLimit);
   const std::span<const std::uint8_t> all(bytes);
-  ByteReader head(all);
+  FieldReader head(all);
   for (const char c : mark)
     if (head.get<char>() != c) throw DataError("[cache_file] wrong type or version");
   const auto sum = head.get<std::uint32_t>();
@@ -43,7 +43,7 @@ std::vector<std::uint8_t> read_cache_file(const std::filesystem::path& path,
 
 bool write_cache_file(const std::filesystem::path& path, std::string_view mark,
                       std::span<const std::uint8_t> content) {
-  ByteWriter whole;
+  FieldWriter whole;
   for (const char c : mark) whole.put(c);
   whole.put(sum_of(content));
   for (const std::uint8_t byte : content) whole.put(byte);

@@ -10,8 +10,8 @@
 
 #include "dkfac/core/error.h"
 
-#include "data/byte_io.h"
 #include "data/cache_file.h"
+#include "data/field_io.h"
 #include "data/worker_pool.h"
 
 namespace dkfac::data {
@@ -34,7 +34,7 @@ std::optional<std::vector<std::uint64_t>> recall(const fs::path& cache_path, std
   if (cache_path.empty()) return {};
   try {
     const std::vector<std::uint8_t> content = read_cache_file(cache_path, mark);
-    ByteReader in{std::span(content)};
+    FieldReader in{std::span(content)};
     if (in.get<std::uint64_t>() != key || in.rest().size() != count * sizeof(std::uint64_t))
       return {};
     std::vector<std::uint64_t> out(count);
@@ -48,7 +48,7 @@ std::optional<std::vector<std::uint64_t>> recall(const fs::path& cache_path, std
 void store(const fs::path& cache_path, std::string_view mark, std::uint64_t key,
            std::span<const std::uint64_t> words) {
   if (cache_path.empty()) return;
-  ByteWriter content;
+  FieldWriter content;
   content.put(key);
   for (const std::uint64_t word : words) content.put(word);
   (void)write_cache_file(cache_path, mark, content.bytes());  // Only a cache.

@@ -4,8 +4,8 @@
 
 #include "dkfac/core/error.h"
 
-#include "data/byte_io.h"
 #include "data/cache_file.h"
+#include "data/field_io.h"
 #include "data/photo_format.h"
 
 namespace dkfac::data {
@@ -18,7 +18,7 @@ constexpr std::string_view kMark = "dkfacix2";
 
 std::vector<PhotoFolder> read_photo_index(const std::filesystem::path& path) {
   const std::vector<std::uint8_t> content = read_cache_file(path, kMark);
-  ByteReader in{std::span(content)};
+  FieldReader in{std::span(content)};
   constexpr std::size_t kLeastFile = 12, kLeastBelow = 12, kLeastName = 4, kLeastFolder = 44;
   if (in.get_text() != readable_formats()) throw DataError("[photo_index] other formats");
   std::vector<PhotoFolder> folders(in.get_count(kLeastFolder));
@@ -44,7 +44,7 @@ std::vector<PhotoFolder> read_photo_index(const std::filesystem::path& path) {
 }
 
 bool write_photo_index(const std::filesystem::path& path, const std::vector<PhotoFolder>& folders) {
-  ByteWriter body;
+  FieldWriter body;
   body.put_text(readable_formats());
   body.put(static_cast<std::uint64_t>(folders.size()));
   for (const PhotoFolder& folder : folders) {

@@ -15,7 +15,7 @@
 #include "dkfac/core/error.h"
 
 #include "core/shared/printable.h"
-#include "data/byte_io.h"
+#include "data/field_io.h"
 
 namespace dkfac::data {
 namespace {
@@ -31,7 +31,7 @@ constexpr std::int64_t kMostPixels = std::int64_t{1} << 28;
   throw IoError(text);
 }
 
-void put_photo(ByteWriter& out, const ShardPhoto& photo, std::uint64_t first) {
+void put_photo(FieldWriter& out, const ShardPhoto& photo, std::uint64_t first) {
   out.put_text(photo.name);
   out.put(photo.label);
   out.put(static_cast<std::uint32_t>(photo.height));
@@ -42,8 +42,8 @@ void put_photo(ByteWriter& out, const ShardPhoto& photo, std::uint64_t first) {
 
 /// Serializes the header without the fields that depend on its own length; offsets count from
 /// `first`.
-ByteWriter body_of(const ShardHeader& header, std::uint64_t first) {
-  ByteWriter out;
+FieldWriter body_of(const ShardHeader& header, std::uint64_t first) {
+  FieldWriter out;
   out.put(static_cast<std::uint64_t>(header.classes.size()));
   for (const std::string& name : header.classes) out.put_text(name);
   out.put(header.set);
@@ -54,7 +54,7 @@ ByteWriter body_of(const ShardHeader& header, std::uint64_t first) {
   return out;
 }
 
-ShardPhoto get_photo(ByteReader& in) {
+ShardPhoto get_photo(FieldReader& in) {
   ShardPhoto photo;
   photo.name = in.get_text();
   photo.label = in.get<std::int32_t>();
@@ -110,8 +110,8 @@ std::uint32_t sum_of(std::span<const std::uint8_t> bytes) {
 
 std::vector<std::uint8_t> shard_bytes(const ShardHeader& header) {
   const std::uint64_t length = body_of(header, 0).bytes().size();
-  const ByteWriter body = body_of(header, kPrefix + length);
-  ByteWriter out;
+  const FieldWriter body = body_of(header, kPrefix + length);
+  FieldWriter out;
   for (const char c : kMagic) out.put(c);
   out.put(sum_of(body.bytes()));
   out.put(length);
@@ -121,7 +121,7 @@ std::vector<std::uint8_t> shard_bytes(const ShardHeader& header) {
 }
 
 ShardHeader parse_shard(std::span<const std::uint8_t> file) {
-  ByteReader prefix(file);
+  FieldReader prefix(file);
   for (const char c : kMagic)
     if (prefix.get<char>() != c) throw DataError("it is no file of packed photographs");
   const auto sum = prefix.get<std::uint32_t>();
@@ -131,7 +131,7 @@ ShardHeader parse_shard(std::span<const std::uint8_t> file) {
                                    prefix.rest().size(), " more"));
   const std::span<const std::uint8_t> body = prefix.rest().first(length);
   if (sum_of(body) != sum) throw DataError("the checksum of its header is wrong");
-  ByteReader in(body);
+  FieldReader in(body);
   ShardHeader header;
   header.classes.resize(in.get_count(sizeof(std::uint32_t)));
   for (std::string& name : header.classes) name = in.get_text();

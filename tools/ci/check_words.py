@@ -46,7 +46,7 @@ WORDS = [  # (expression, replacement, expression of the paths it holds for)
     (r"\b(?:Element|Column)Slots\b|\bkSlots\b|\bslot_stride\b", "state, ColumnShares; a slot is of a reduction", ""),
     (r"\b[Ss]lots?\b", "buffer, state, share; a slot is of a reduction", r"^src/(core|data|nn|app)/"),
     (r"\b(?:Device|Resident|Streamed|Gradient)Source\b|\bDeviceLoader::Source\b", "Producer, Reader", ""),
-    (r"\bRecord(?:Reader|Writer)\b|\bRecorded\b", "ByteReader, ByteWriter, CapturedGraph", r"^src/(data|core)/"),
+    (r"\bRecord(?:Reader|Writer)\b|\bRecorded\b", "FieldReader, FieldWriter, CapturedGraph", r"^src/(data|core)/"),
     (r"\b[Rr]ecordings?\b|\bunrecorded\b", "capture of device work; eager", r"^src/(core|nn)/"),
     (r"\bforgive_failures\b|\bnote_failed\b|\btake_diagonal\b|\bas_it_lies\b|\bpast_wire\b", "what it does", ""),
     (r"\bresp\.", "a sentence", ""),

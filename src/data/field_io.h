@@ -16,7 +16,7 @@ namespace dkfac::data {
 static_assert(std::endian::native == std::endian::little, "files are little-endian");
 
 /// Serializes numbers and texts without padding.
-class ByteWriter {
+class FieldWriter {
  public:
   template <class T>
   void put(T value) {
@@ -34,11 +34,11 @@ class ByteWriter {
   std::vector<std::uint8_t> bytes_;
 };
 
-/// Reads what ByteWriter has written. Throws DataError for truncated bytes, before it allocates
+/// Reads what FieldWriter has written. Throws DataError for truncated bytes, before it allocates
 /// memory for them.
-class ByteReader {
+class FieldReader {
  public:
-  explicit ByteReader(std::span<const std::uint8_t> bytes) : rest_(bytes) {}
+  explicit FieldReader(std::span<const std::uint8_t> bytes) : rest_(bytes) {}
 
   template <class T>
   T get() {
