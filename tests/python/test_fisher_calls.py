@@ -49,6 +49,7 @@ def test_a_compiled_model_trains_as_it_was_written():
 ERRORS = {
     "empirical": (lambda kfac, out: kfac.fisher_backward(out, "softmax"), {"fisher": "empirical"}, "with fisher="),
     "no graph": (lambda kfac, out: kfac.fisher_backward(out.detach(), "softmax"), {}, "have no graph"),
+    "the loss": (lambda kfac, out: kfac.fisher_backward(out.mean(), "softmax"), {}, "one number, as a loss is"),
     "no tensor": (lambda kfac, out: kfac.fisher_backward([out], "softmax"), {}, "are a list"),
     "a tuple": (lambda kfac, out: kfac.fisher_backward((out, out), "softmax"), {}, "pass a function as loss"),
     "another loss": (lambda kfac, out: kfac.fisher_backward(out, "mse"), {}, "must be 'softmax', 'sigmoid', 'squared'"),

@@ -123,6 +123,9 @@ def _refuse_outputs(recorder: Recorder, outputs: Sequence[object]) -> None:
         if not isinstance(one, torch.Tensor):
             raise InvalidArgument(f"[fisher_backward] the outputs are a {type(one).__name__}; pass the tensor of the "
                                   "model's outputs, or, with a function as loss, a tuple of them")
+        if one.dim() == 0:
+            raise InvalidArgument("[fisher_backward] the outputs are one number, as a loss is; pass the model's "
+                                  "outputs, of which the loss is made")
         if one.grad_fn is None:
             raise InvalidArgument("[fisher_backward] the outputs have no graph; pass those of a forward pass in "
                                   "training mode with gradients enabled, before the backward pass of the loss")

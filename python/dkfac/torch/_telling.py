@@ -135,7 +135,9 @@ class Telling:
         return ", ".join(parts)
 
     def _cost(self) -> str:
-        text = f"cost: {number(self._flops)}FLOP of statistics and inverses when they are due"
+        text = "cost of statistics and inverses: known once they have been due"
+        if self._flops:
+            text = f"cost: {number(self._flops)}FLOP of statistics and inverses when they are due"
         adds = self._report.overhead if self._report is not None else 0
         return f"{text}; K-FAC adds {adds:.2f} to a step on average" if adds else text
 

@@ -1,5 +1,7 @@
 #include "kfac/schedule/step_meter.h"
 
+#include <sys/resource.h>
+
 #include <gtest/gtest.h>
 
 namespace dkfac::testing {
@@ -112,6 +114,21 @@ TEST(StepMeter, TakesDifferencesOnADevice) {
   restart(m.meter);
   for (int i = 0; i < 5; ++i) step(9, false, 0), step(12, true, 0), step(28, true, 1);
   EXPECT_EQ(costs_of(m.meter).inverses, 16) << "in steps with statistics";
+}
+
+TEST(StepMeter, HasAFineClockUnderALimitOfProcessorTime) {
+  rlimit limit{};
+  ASSERT_EQ(getrlimit(RLIMIT_CPU, &limit), 0);
+  if (limit.rlim_cur == RLIM_INFINITY) {
+    limit.rlim_cur = 1'000'000;  // Seconds. CLOCK_PROCESS_CPUTIME_ID has ticks of 1 to 10 ms then.
+    ASSERT_EQ(setrlimit(RLIMIT_CPU, &limit), 0);
+  }
+  const kfac::StepClock clock = kfac::make_step_meter(false).clock;
+  const double start = clock();
+  int ticks = 0;
+  for (double last = start, now = start; now < start + 0.01; last = now, now = clock())
+    if (now > last) ++ticks;
+  EXPECT_GT(ticks, 20);
 }
 
 }  // namespace
