@@ -62,7 +62,7 @@ TEST(COptions, EveryFieldOfTheCurvatureIsReachable) {
     reached.insert(names.begin(), names.end());
   };
   reach([](auto& o) { o.damping = 0.5; });
-  reach([](auto& o) { o.relative_damping = 0.3; });
+  reach([](auto& o) { o.relative_damping = 0.5; });
   reach([](auto& o) { o.damping_split = DKFAC_SPLIT_CONSTANT; });
   reach([](auto& o) { o.norm_damping = 16; });
   reach([](auto& o) { o.new_weight = 1; });

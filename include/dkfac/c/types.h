@@ -181,7 +181,7 @@ typedef enum dkfac_step_length {
 typedef struct dkfac_curvature_options {
   size_t struct_size;
   double damping;          /* lambda >= 0; default 0: by relative_damping. */
-  double relative_damping; /* > 0; default 0.1; left alone where damping is not 0. */
+  double relative_damping; /* > 0; default 0.3; left alone where damping is not 0. */
   int32_t damping_split;   /* dkfac_damping_split; default pi. */
   double norm_damping;     /* Normalisations use norm_damping * lambda; default 1. */
   double new_weight; /* Of the newest statistic in the running average, in (0, 1]; default 0.05. */

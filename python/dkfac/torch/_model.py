@@ -44,7 +44,7 @@ class ModelPreconditioner(Joins, Sampled, Settable):
                  loss_reduction: str = "mean", fisher: str = "empirical", grad_scaler: GradScaler | None = None,
                  skip_layers: _checks.SkipLayers = (), batch_dim: BatchDim = 0, kinds: Collection[int] = ALL_KINDS,
                  scaling: Scaling | None = None, owned: Owned | None = None, graphs: bool = True,
-                 damping: float = UnsetFloat(0.0), relative_damping: float = UnsetFloat(0.1),
+                 damping: float = UnsetFloat(0.0), relative_damping: float = UnsetFloat(0.3),
                  statistics_interval: int | None = None, inverse_interval: int | None = None,
                  dtype: torch.dtype | int | None = None,
                  settings: Settings | None = None, **options: Any) -> None:

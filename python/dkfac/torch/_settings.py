@@ -120,7 +120,7 @@ def made(options: CurvatureOptions, given: Mapping[str, Any]) -> Settings:
 
 
 def said(values: Mapping[str, Any], sign: str = " ") -> str:
-    """The damping that is in force: "relative_damping 0.1"."""
+    """The damping that is in force: "relative_damping 0.3"."""
     name = "damping" if values["damping"] else "relative_damping"
     return f"{name}{sign}{values[name]:g}"
 

@@ -67,10 +67,10 @@ TEST(CurvatureSchedule, OfDampingFollowsStepsOrEpochs) {
 }
 
 TEST(CurvatureSchedule, LeavesLambdaToTheTracesWithoutADamping) {
-  const std::vector<std::string> relative{"optimizer.damping=0", "optimizer.relative_damping=0.3"};
+  const std::vector<std::string> relative{"optimizer.damping=0", "optimizer.relative_damping=0.5"};
   const kfac::CurvatureSettings settings = curvature_settings(parse_keys(relative), 2.5, 100);
   EXPECT_FALSE(settings.damping);
-  EXPECT_EQ(settings.relative_damping, 0.3);
+  EXPECT_EQ(settings.relative_damping, 0.5);
   for (const char* schedule : {"warmup", "piecewise"})
     expect_refused(
         {relative[0], relative[1], "optimizer.damping_schedule=" + std::string(schedule)},
