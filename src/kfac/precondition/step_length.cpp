@@ -2,8 +2,6 @@
 
 #include <array>
 
-#include "dkfac/core/ops.h"
-
 #include "kfac/precondition/backend_length.h"
 
 namespace dkfac::kfac {
@@ -24,34 +22,38 @@ LayerLengths::LayerLengths(Context& ctx, StepLength rule, int layers)
       lengths_(Tensor::zeros(ctx, {layers, 2}, DType::f64)),
       factors_(Tensor::zeros(ctx, {layers, 2}, DType::f64)) {}
 
+TensorView LayerLengths::products_of(int layer, std::size_t part) {
+  const auto i = static_cast<std::int64_t>(part);
+  return products_.view().slice(0, layer, 1).slice(1, i, 1).flat();
+}
+
 void LayerLengths::keep(Scratch& scratch, std::span<const LayerDirection> layers) {
   kept_.clear();
-  for (const LayerDirection& layer : layers)
-    for (const TensorView& gradient : parts_of_direction(layer)) {
+  for (const LayerDirection& layer : layers) {
+    const std::array gradients = parts_of_direction(layer);
+    for (std::size_t i = 0; i < gradients.size(); ++i) {
+      const TensorView& v = gradients[i];
       TensorView copy;
-      if (gradient.numel() > 0) {
-        copy = scratch.take({gradient.numel()}, gradient.dtype());
-        ops::copy(ctx_, gradient, copy);
+      if (v.numel() > 0) {
+        copy = scratch.take({v.numel()}, v.dtype());
+        kernels::keep_gradient(ctx_, v, copy, products_of(layer.layer, i).slice(0, 0, 1));
       }
       kept_.push_back(copy);
     }
+  }
 }
 
 void LayerLengths::rescale(std::span<const LayerDirection> layers) {
   auto kept = kept_.begin();
   for (const LayerDirection& layer : layers) {
-    const TensorView products = products_.view().slice(0, layer.layer, 1).reshape({2, 3});
     const std::array directions = parts_of_direction(layer);
     for (std::size_t i = 0; i < directions.size(); ++i) {
       const ConstTensorView v = kept[static_cast<std::ptrdiff_t>(i)], u = directions[i];
-      if (u.numel() == 0) continue;
-      const TensorView row = products.slice(0, static_cast<std::int64_t>(i), 1).flat();
-      ops::dot(ctx_, v, v, row.slice(0, 0, 1));
-      ops::dot(ctx_, u, u, row.slice(0, 1, 1));
-      ops::dot(ctx_, u, v, row.slice(0, 2, 1));
+      if (u.numel() > 0)
+        kernels::length_products(ctx_, v, u, products_of(layer.layer, i).slice(0, 1, 2));
     }
     const TensorView factors = factors_.view().slice(0, layer.layer, 1).flat();
-    kernels::set_length_factors(ctx_, rule_, products,
+    kernels::set_length_factors(ctx_, rule_, products_.view().slice(0, layer.layer, 1),
                                 lengths_.view().slice(0, layer.layer, 1).flat(), factors);
     for (const TensorView& u : directions) {
       const ConstTensorView v = *kept++;

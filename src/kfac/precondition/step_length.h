@@ -17,7 +17,8 @@ namespace dkfac::kfac {
 class LayerLengths {
  public:
   LayerLengths(Context& ctx, StepLength rule, int layers);
-  /// Copies the gradients of layers to memory of `scratch`, before they are preconditioned.
+  /// Copies the gradients of layers to memory of `scratch`, before they are preconditioned, and
+  /// takes their lengths.
   void keep(Scratch& scratch, std::span<const LayerDirection> layers);
   /// Rescales the directions of the layers that were kept last.
   void rescale(std::span<const LayerDirection> layers);
@@ -25,6 +26,9 @@ class LayerLengths {
   void visit_state(StateVisitor& visitor, const Curvature& curvature);
 
  private:
+  /// f64[3] of a layer's weight (0) or bias (1).
+  [[nodiscard]] TensorView products_of(int layer, std::size_t part);
+
   Context& ctx_;
   StepLength rule_;
   Tensor products_;                    ///< f64[layers,2,3]: vv, uu, uv of weight and bias.

@@ -1,9 +1,21 @@
+#include "dkfac/core/ops.h"
+
 #include "core/shared/cuda/launch.cuh"
 #include "core/shared/host.h"
 #include "kfac/precondition/backend_length.h"
 #include "kfac/precondition/cuda/length_functors.h"
 
 namespace dkfac::kfac::cuda {
+
+void keep_gradient(Context& ctx, ConstTensorView v, TensorView copy, TensorView vv) {
+  ops::copy(ctx, v, copy);
+  ops::dot(ctx, v, v, vv);
+}
+
+void length_products(Context& ctx, ConstTensorView v, ConstTensorView u, TensorView products) {
+  ops::dot(ctx, u, u, products.slice(0, 0, 1));
+  ops::dot(ctx, u, v, products.slice(0, 1, 1));
+}
 
 void set_length_factors(Context& ctx, StepLength rule, ConstTensorView products, TensorView lengths,
                         TensorView factors) {
