@@ -136,6 +136,9 @@ def refuse_pass(model: nn.Module) -> None:
 
 
 def refuse_replaced(layer: Layer, model: nn.Module) -> None:
+    own = set(map(id, layer.module._parameters.values()))
+    if own.issuperset(map(id, layer.parameters())):
+        return
     own = set(map(id, _sharded.parameters_of(layer.module).values()))
     for name, parameter in (("weight", layer.weight), ("bias", layer.bias)):
         if parameter is not None and id(parameter) not in own:

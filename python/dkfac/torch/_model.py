@@ -216,8 +216,9 @@ class ModelPreconditioner(Joins, Sampled, Settable):
     def _step_of_library(self, registered: Registered, lr: Rates, stop: bool) -> StepReport:
         library, grads = registered.library, registered.gradients
         grads.collect(everywhere=self.comm.size > 1)
+        rate = grads.pass_rates(library, lr) if self.options.kl_clip > 0 else None
         try:
-            return library.step(grads.array, grads.pass_rates(library, lr), reject=not grads.others_finite(), stop=stop)
+            return library.step(grads.array, rate, reject=not grads.others_finite(), stop=stop)
         except NumericError:  # The library has dropped the records.
             self._recorder.end_step()
             raise
