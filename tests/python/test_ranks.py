@@ -4,6 +4,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import tempfile
 
 import pytest
 import torch
@@ -101,9 +102,11 @@ def test_the_cases_differ(results):
 
 
 def run_ranks(program, folder, mode, size):
-    """What each rank prints."""
+    """What each rank prints. torch may leave the file of a store behind, with addresses at which ranks that are given
+    it again wait for nobody: each call has its own."""
     environment = dict(os.environ, PYTHONPATH=os.pathsep.join(p for p in sys.path if p), OMP_NUM_THREADS="1")
-    ranks = [subprocess.Popen([sys.executable, "-c", program, str(rank), str(folder / "store"), mode], env=environment,
+    store = pathlib.Path(tempfile.mkdtemp(dir=folder)) / "store"
+    ranks = [subprocess.Popen([sys.executable, "-c", program, str(rank), str(store), mode], env=environment,
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for rank in range(size)]
     try:
         found = [rank.communicate(timeout=120) for rank in ranks]
