@@ -1,7 +1,19 @@
 #!/usr/bin/env bash
 # Installs the Debian packages with which dkfac is built and tested; does nothing when all are installed.
 # Runs as root or with sudo. Usage: tools/setup.sh [--quiet]
+#        tools/setup.sh --torch-latest [FOLDER]
+# The second form, which needs no root, makes or refreshes a virtual environment with the newest torch and frameworks of
+# PyPI, several GB, whose tests Debian's torch skips; FOLDER is build/torch-latest by default, where .ci/run finds it.
 set -euo pipefail
+
+frameworks=(torch torchvision accelerate lightning transformers timm peft pytest pytest-xdist)
+if [ "${1:-}" = --torch-latest ]; then
+  folder=${2:-$(dirname -- "$0")/../build/torch-latest}
+  /usr/bin/python3 -m venv "$folder"
+  "$folder/bin/pip" --quiet --disable-pip-version-check install --upgrade "${frameworks[@]}"
+  "$folder/bin/python" -c 'import sys, torch; print("setup:", sys.executable, "has torch", torch.__version__)'
+  exit 0
+fi
 
 packages=(
   g++ cmake ninja-build                                   # build

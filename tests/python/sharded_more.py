@@ -13,30 +13,39 @@ import dkfac.torch as dkfac
 
 
 def of_four(rank):
-    (one, reasons), (other, _) = tensor_parallel(rank, True), tensor_parallel(rank, False)
-    return {"tensor parallelism": {"with": one, "without": other, "reasons": reasons}}
+    return {"tensor parallelism": compared(rank, groups=2)}
 
 
-def tensor_parallel(rank, used):
-    """Two groups of two ranks, which have the same samples; without it, its layers are left to the optimizer."""
+def compared(rank, groups):
+    (one, reasons, summary), (other, _, _) = (tensor_parallel(rank, groups, used) for used in (True, False))
+    return {"with": one, "without": other, "reasons": reasons, "summary": summary}
+
+
+def tensor_parallel(rank, groups, used):
+    """Groups of two ranks, which have the same samples, sharded over the groups if there are several; without it, its
+    layers are left to the optimizer. One rank alone has a NaN in the second step, in a layer without curvature."""
     torch.manual_seed(0)
     model = Transformer().double()
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
+    mesh = init_device_mesh("cpu", (groups, 2), mesh_dim_names=("data", "tensor"))
     if used:
         for block in model.blocks:
             parallelize_module(block, mesh["tensor"], {"up": ColwiseParallel(), "down": RowwiseParallel()})
-    for part in (*model.blocks, model):
+    for part in (*model.blocks, model) if groups > 1 else ():
         fully_shard(part, mesh=mesh["data"])
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     kfac = dkfac.attach(model, optimizer, damping=0.01, skip_layers=() if used else [r"\.(up|down)$"])
     draw = torch.Generator().manual_seed(1)
-    for _ in range(3):
+    for step in range(4):
         x = torch.randint(17, (8, 6), generator=draw)[4 * (rank // 2):4 * (rank // 2) + 4]
         optimizer.zero_grad()
         F.cross_entropy(model(x).flatten(0, 1), x.flatten()).backward()
+        if step == 1 and rank == 1:
+            grad = model.blocks[0].up.weight.grad
+            getattr(grad, "to_local", lambda: grad)().view(-1)[0] = float("nan")
         optimizer.step()
+        assert kfac.last_report.rejected == (step == 1)
     kfac.detach()
-    return weights(model), kfac.reasons()
+    return weights(model), kfac.reasons(), kfac.summary()
 
 
 class Net(nn.Module):
@@ -85,7 +94,8 @@ def of_two(rank, folder):
     model, optimizer = made()
     kfac = dkfac.attach(model, optimizer)
     train(model, optimizer, rank, range(2), extra=True)
-    return {"unrecorded": kfac.reasons(), "state": resumed(rank, folder), "refused": refused()}
+    return {"unrecorded": kfac.reasons(), "state": resumed(rank, folder), "refused": refused(),
+            "tensor parallelism": compared(rank, groups=1)}
 
 
 def resumed(rank, folder):

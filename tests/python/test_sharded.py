@@ -132,11 +132,13 @@ def test_messages_are_the_shards_of_others(two, four, size):
     assert [one["fsdp bytes"] for one in small] == [rank["transformer"]["fsdp bytes"] for rank in two]
 
 
-def test_layers_of_tensor_parallelism_are_left_alone(four):
-    """The others train as without it."""
-    for found in (rank["tensor parallelism"] for rank in four):
+@pytest.mark.parametrize("size", [2, 4])
+def test_layers_of_tensor_parallelism_are_left_alone(two, four, size):
+    """The others train as without it: on two ranks as whole weights, on four in two groups, over which they are sharded."""
+    for found in (rank["tensor parallelism"] for rank in (two if size == 2 else four)):
         assert sorted(found["reasons"]) == ["blocks.0.down", "blocks.0.up", "blocks.1.down", "blocks.1.up"]
         assert all(text.startswith("tensor parallelism shards its weight") for text in found["reasons"].values())
+        assert "tensor parallelism shards its weight" in found["summary"]
         assert float((found["with"] - found["without"]).norm()) <= 1e-12 * float(found["without"].norm())
 
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Builds the wheel (tools/wheel.sh), installs it into an environment where nothing else is, neither packages nor a
 # compiler, and runs the Python tests with it outside of the tree. PyTorch is Debian's, or that of DKFAC_PYTHON, another
-# interpreter. Where pip reaches no package index, the wheel is SKIPPED, and the tests run with the package in the tree
-# and a shared library built beside it. ruff and mypy come by pip too, and check the package by
-# tools/ci/check_python.sh; SKIPPED where they do not come.
+# interpreter, e.g. of tools/setup.sh --torch-latest. Where pip reaches no package index, the wheel is SKIPPED, and the
+# tests run with the package in the tree and a shared library built beside it. ruff and mypy come by pip too, and check
+# the package by tools/ci/check_python.sh; SKIPPED where they do not come.
 # Usage: tools/ci/test_python.sh [pytest arguments...]
 #        tools/ci/test_python.sh --build                           # builds only
 #        tools/ci/test_python.sh --built [pytest arguments...]     # tests what --build has built
@@ -15,6 +15,9 @@ tree=$PWD
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 "$python" -m venv --system-site-packages "$work/venv"
+# Packages of a virtual environment are no system's.
+"$python" -c 'import site; print(*site.getsitepackages(), sep="\n")' \
+  >"$("$work/venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/tested.pth"
 pip=("$work/venv/bin/pip" --quiet --disable-pip-version-check)
 
 build() {
