@@ -81,6 +81,16 @@ def test_a_copy_is_a_plain_module(kind, how, detached):
     assert "__reduce_ex__" not in vars(model) and not model._forward_pre_hooks
 
 
+def test_a_module_that_holds_its_preconditioner_is_copied_without_it():
+    model, optimizer, kfac = trained()
+    model.kfac = kfac
+    other = copy.deepcopy(model)
+    assert other.kfac is None and model.kfac is kfac and not other._forward_pre_hooks
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters()))
+    with pytest.raises(TypeError, match="cannot be pickled; save its state_dict()"):
+        pickle.dumps(model)
+
+
 def test_passes_of_a_shallow_copy_are_no_passes_of_the_model():
     model, optimizer, kfac = trained()
     other = copy.copy(model)

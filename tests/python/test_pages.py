@@ -1,4 +1,5 @@
 """The Python of the pages runs as it is written there."""
+import copy
 import re
 
 import pytest
@@ -81,10 +82,13 @@ def test_trainer(tmp_path):
 def test_lightning(tmp_path):
     lightning = pytest.importorskip("lightning")
     module = run("Lightning", lightning=lightning)["Classifier"](net())
-    trainer = lightning.Trainer(max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False,
-                                enable_progress_bar=False, enable_model_summary=False, default_root_dir=tmp_path)
-    trainer.fit(module, batches())
-    assert trained(module.kfac, 4)
+    for _ in range(2):
+        trainer = lightning.Trainer(max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False,
+                                    enable_progress_bar=False, enable_model_summary=False, default_root_dir=tmp_path)
+        trainer.fit(module, batches())
+        assert trained(module.kfac, 4)
+    other = copy.deepcopy(module)  # As averages of the weights are made in a run.
+    assert other.kfac is None and module.kfac is not None
 
 
 def test_accelerate():

@@ -102,8 +102,8 @@ def test_the_cases_differ(results):
 
 
 def run_ranks(program, folder, mode, size):
-    """What each rank prints. torch may leave the file of a store behind, with addresses at which ranks that are given
-    it again wait for nobody: each call has its own."""
+    """What each rank prints. torch may leave the file of a store behind, with the addresses of these ranks, at
+    which others would wait: each call has its own."""
     environment = dict(os.environ, PYTHONPATH=os.pathsep.join(p for p in sys.path if p), OMP_NUM_THREADS="1")
     store = pathlib.Path(tempfile.mkdtemp(dir=folder)) / "store"
     ranks = [subprocess.Popen([sys.executable, "-c", program, str(rank), str(store), mode], env=environment,

@@ -321,3 +321,16 @@ def test_layers_that_are_frozen_again_have_a_reason():
     assert kfac.reasons() == {"0": "it is frozen"} and kfac.last_report.updated
     model[0].requires_grad_(True)
     assert not kfac.reasons()
+
+
+def test_parameters_that_are_unfrozen_and_not_given_to_the_optimizer_have_a_reason():
+    """As where another adapter is set than the one that the optimizer was made for."""
+    model = net().requires_grad_(False)
+    model[0].requires_grad_(True)
+    optimizer = torch.optim.SGD(model[0].parameters(), lr=0.1)
+    kfac = dkfac.attach(model, optimizer)
+    train_step(model, optimizer)
+    model[2].requires_grad_(True)
+    assert kfac.reasons() == {"2": "the optimizer does not have it"}
+    optimizer.add_param_group({"params": model[2].parameters()})  # Control.
+    assert kfac.reasons() == {"2": "it gets curvature in the next pass, if its layer has some"}

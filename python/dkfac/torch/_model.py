@@ -349,8 +349,8 @@ class ModelPreconditioner(Joins, Sampled, Settable):
             recorder.load_pending()
             recorder.prepare_pass()
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> NoReturn:
-        raise TypeError("[dkfac] a preconditioner belongs to one model; attach another one to the copy")
+    def __deepcopy__(self, memo: dict[int, Any]) -> None:
+        """It belongs to one model: a copied module that holds it as an attribute has None."""
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("[dkfac] a preconditioner cannot be pickled; save its state_dict()")

@@ -175,15 +175,19 @@ class ModelLayers:
     def without_layer(self) -> dict[str, str]:
         """{name: reason} of parameters of the model that are part of no layer, since they were not trained when the
         layers were found."""
-        seen, found = {id(p) for layer in self.all for p in layer.parameters()}, {}
+        seen, found, owned = {id(p) for layer in self.all for p in layer.parameters()}, {}, self._owns()
         for name, own in _named(self._model):
             left = {n: p for n, p in own.items() if id(p) not in seen}
             seen.update(map(id, left.values()))
             whole = len(left) == len(own)
             for n, p in left.items():
                 key = (name or "model") if whole else f"{name}.{n}" if name else n
-                found[key] = ("it gets curvature in the next pass, if its layer has some" if p.requires_grad
-                              else "it is frozen; once it is trained, the next pass gives it curvature")
+                if not p.requires_grad:
+                    found[key] = "it is frozen; once it is trained, the next pass gives it curvature"
+                elif owned is not None and id(p) not in owned:
+                    found[key] = "the optimizer does not have it"
+                else:
+                    found[key] = "it gets curvature in the next pass, if its layer has some"
         return found
 
     def reasons(self) -> dict[str, str]:
