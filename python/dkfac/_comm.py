@@ -78,6 +78,11 @@ class Comm:
         """A communicator for memory of a CUDA device, over this one; collective."""
         return self._make(library().dkfac_comm_on_device, self._handle, device)
 
+    def sum(self, tensor: c.Tensor) -> None:
+        """Adds up a contiguous tensor over the ranks, in place, between two steps of what uses this; collective. Its
+        memory is of the device of this communicator."""
+        check(library().dkfac_comm_all_reduce(self._handle, ctypes.byref(tensor), c.SUM))
+
     def abort(self, reason: object) -> None:
         """Makes pending and later calls raise CommError with the reason on every rank; not collective. For a rank that
         cannot go on, before it ends, since others may wait for it until their time limit. Over torch.distributed

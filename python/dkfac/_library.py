@@ -102,6 +102,7 @@ def _declare(library: Library) -> None:
         "dkfac_comm_tcp": [c_int32, c_int32, c_char_p, c_uint16, comm_options, out],
         "dkfac_comm_from_callbacks": [c_int32, c_int32, POINTER(c.CommCallbacks), comm_options, out],
         "dkfac_comm_on_device": [handle, c.Device, out],
+        "dkfac_comm_all_reduce": [handle, tensor, c_int32],
         "dkfac_comm_abort": [handle, c_char_p],
         "dkfac_factors_get": [handle, c_int32, tensor],
         pre + "create": [handle, POINTER(c.CurvatureOptions), POINTER(c.ContextOptions), out],

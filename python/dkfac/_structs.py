@@ -19,6 +19,7 @@ LOSS_REDUCTIONS = {"local_mean": 0, "global_mean": 1, "sum": 2}
 NORM_FISHERS = {"diagonal": 0, "unit_wise": 1, "full": 2}
 INVERSE_METHODS = {"cholesky": 0, "eigen": 1, "ekfac": 2}
 DAMPING_SPLITS = {"pi": 0, "equal_traces": 1, "constant": 2}
+SUM = 0  # Of dkfac_reduce_op.
 STEP_LENGTHS = {"auto": 0, "none": 1, "gradient": 2, "projection": 3}
 WEIGHT_SHARINGS = {"expand": 0, "reduce": 1}
 AVERAGE_STARTS = {"first": 0, "identity": 1, "trace": 2}

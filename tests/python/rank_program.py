@@ -36,7 +36,12 @@ def train(rank, size, case):
     comm = {"torch": dkfac.Comm.torch, "tcp": dkfac.Comm.torch_tcp}[case.pop("comm", "torch")]()
     sampled = case.pop("sampled", None)
     passes = case.get("accumulation_steps", 1)
-    kfac = dkfac.attach(wrapped if case.pop("outer", False) else model, optimizer, damping=0.01, comm=comm, **case)
+    module = wrapped if case.pop("outer", False) else model
+    if case.get("step_length") == "quadratic":  # Of all samples, as those of a part are others on other ranks.
+        optimizer = dkfac.KFAC(module, damping=0.01, comm=comm, model_fraction=1.0, weight_decay=0.01, **case)
+        kfac = optimizer.preconditioner
+    else:
+        kfac = dkfac.attach(module, optimizer, damping=0.01, comm=comm, **case)
     for step in range(3):
         optimizer.zero_grad()
         xs, ys = x[step][part].chunk(passes), y[step][part].chunk(passes)

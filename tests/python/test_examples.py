@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from support import tree
 
@@ -32,3 +33,12 @@ def test_transformer(arguments):
     out = run("pytorch_transformer.py", "--steps", "60", "--batch", "8", *arguments)
     losses = [float(loss) for loss in re.findall(r"loss ([\d.]+)", out)]
     assert len(losses) == 2 and losses[-1] < 3.7  # ln of about 100 symbols is 4.6.
+
+
+@pytest.mark.skipif(not hasattr(torch, "func"), reason="forward mode is of torch 2.0")
+def test_autoencoder():
+    """Control: AdamW at a rate of 0, whose loss stays."""
+    command = ["pytorch_autoencoder.py", "--widths", "16-4", "--limit", "400", "--batch", "100", "--epochs", "3"]
+    losses = {how: [float(kl) for kl in re.findall(r"test KL ([\d.]+)", run(*command, *arguments))]
+              for how, arguments in (("kfac", []), ("control", ["--adamw", "--lr", "0"]))}
+    assert len(losses["kfac"]) == 3 and losses["kfac"][-1] < 0.5 * losses["control"][0] == 0.5 * losses["control"][-1]

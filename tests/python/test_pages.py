@@ -14,8 +14,8 @@ pytestmark = pytest.mark.skipif(not (tree() / PAGE).is_file(), reason="no pages 
 MARKS = {  # What stands in one snippet alone, by the name of its test.
     "two lines": "as dkfac\nkfac = dkfac.attach(model, optimizer)", "Trainer": "transformers.Trainer(",
     "Lightning": "lightning.LightningModule", "accelerate": "accelerate.Accelerator(",
-    "fisher_backward": "kfac.fisher_backward(", "compile": "torch.compile(", "fully_shard": "fully_shard(",
-    "KFACPreconditioner": "dkfac.KFACPreconditioner(", "Join": "join.Join("}
+    "fisher_backward": 'fisher="monte_carlo")', "compile": "torch.compile(", "fully_shard": "fully_shard(",
+    "KFACPreconditioner": "dkfac.KFACPreconditioner(", "quadratic": 'step_length="quadratic"', "Join": "join.Join("}
 
 
 def snippets(page):
@@ -103,6 +103,13 @@ def test_fisher_backward():
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     assert trained(run("fisher_backward", model=model, optimizer=optimizer, loader=batches())["kfac"], 4)
+
+
+def test_quadratic():
+    if not hasattr(torch, "func"):
+        pytest.skip("refused before torch 2.0")
+    kfac = run("quadratic", model=net(), loader=batches())["kfac"]
+    assert trained(kfac.preconditioner, 4) and kfac.model_step.rate > 0
 
 
 def test_compile():

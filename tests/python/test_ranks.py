@@ -28,6 +28,10 @@ CASES = {
     "clipped": {"kl_clip": 1e-3},
     "clipped, with several rates": {"kl_clip": 1e-3, "rates": [0.05, 0.01, 0.0]},
 }
+if hasattr(torch, "func"):
+    exact = {"step_length": "quadratic", "sampled": {"loss": "squared", "samples": "exact"}}
+    CASES.update({"quadratic model": exact, "quadratic model, without curvature of the norm": {
+        **exact, "accumulation_steps": 2, "skip_layers": "norm", "outer": True}})
 
 
 def train(folder, size, timeout=240):
@@ -97,7 +101,9 @@ def test_the_cases_differ(results):
     one = results[1][0]
     assert float((one["clipped"][0] - one["one worker"][0]).abs().max()) > 1e-6
     for name, other in (("eigenvectors", "one worker"), ("drawn targets", "one worker"),
-                        ("exact, with accumulation", "accumulation without synchronization")):
+                        ("exact, with accumulation", "accumulation without synchronization"),
+                        *[("quadratic model", name) for name in CASES if name.startswith("quadratic model,")],
+                        *[("quadratic model", "one worker") for name in CASES if name == "quadratic model"]):
         assert float((one[name][0] - one[other][0]).abs().max()) > 1e-6
 
 

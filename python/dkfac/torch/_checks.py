@@ -55,6 +55,10 @@ def refuse_options(comm: Comm | None, loss_reduction: str, grad_scaler: object, 
     if "micro_batches" in options:
         raise InvalidArgument("[attach] micro_batches is set by the number of backward passes of a step; use "
                               "accumulation_steps")
+    if options.get("step_length") == "quadratic":
+        raise InvalidArgument("[attach] step_length is 'quadratic', whose rates are right only for the step that it "
+                              "makes itself, not in front of another optimizer; use dkfac.KFAC(model, "
+                              "step_length=\"quadratic\")")
     if options.get("records_valid_until_step"):
         raise InvalidArgument("[attach] records_valid_until_step: tensors of a pass do not live until the step")
 

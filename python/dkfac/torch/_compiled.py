@@ -85,6 +85,11 @@ def advice() -> str:
             "what it returned in the first step too, or call it after attach()")
 
 
+def as_written() -> Any:
+    """A context in which nothing runs compiled."""
+    return _set_stance("force_eager") if _set_stance is not None and _exists() else contextlib.nullcontext()
+
+
 def makes_graph() -> bool:
     tracer = sys.modules.get("torch.fx._symbolic_trace")  # The older name of the function prints a warning by now.
     fx = getattr(tracer, "is_fx_symbolic_tracing", getattr(tracer, "is_fx_tracing", bool))
@@ -149,6 +154,8 @@ class Stance:
     """Whether the passes of one model run as they are written. What is compiled around a model decides before its hooks
     run, so the step before a pass with statistics prepares it."""
 
+    always = False  # Also passes without statistics have to be seen.
+
     def __init__(self, model: torch.nn.Module) -> None:
         self._model = model
         self._around: bool | None = None  # Something compiled calls the model; None: no pass has told yet.
@@ -163,7 +170,7 @@ class Stance:
     def before_pass(self, due: bool) -> None:
         """The next pass begins a step, with statistics or without."""
         self._due = due
-        self._set(due and self.hides())
+        self._set((due or self.always) and self.hides())
 
     def compiles(self, what: object) -> None:
         """torch.compile() was called: of this model, or of something else."""
@@ -174,7 +181,7 @@ class Stance:
     def enter(self, due: bool) -> None:
         """A pass in training mode is seen, which is to be recorded if `due`. What it calls may be compiled."""
         self._around = bool(self._around) or _runs_compiled()
-        self._set(due and _exists())
+        self._set((due or self.always) and _exists())
 
     def detach(self) -> None:
         _watching.discard(self)

@@ -200,4 +200,7 @@ class Sampled:
         """
         kfac, arguments = self._joined(), _gauss_newton.Arguments(samples, reduction, class_dim)
         seed = integer("fisher_backward", "seed", seed, least=0)
-        return _backward(kfac._recorder, outputs, loss, arguments, (seed, kfac.steps))
+        count = _backward(kfac._recorder, outputs, loss, arguments, (seed, kfac.steps))
+        if kfac._recorder.passes.model is not None:
+            kfac._recorder.passes.model.note(outputs, loss, arguments)
+        return count

@@ -89,6 +89,10 @@ class _Terms:
         self.count = self.values.shape[0] * self.values.shape[1]
         self.first = batch.first * -(-self.count // max(1, batch.size))  # In the step of all ranks, rounded up.
 
+    def like(self, tangent: torch.Tensor) -> torch.Tensor:
+        """A derivative of the outputs as `values` are, f64."""
+        return tangent.detach().permute(self._order).reshape(self.values.shape).double()
+
     def back(self, values: torch.Tensor) -> list[torch.Tensor]:
         """As the outputs are."""
         order = torch.tensor(self._order).argsort().tolist()
@@ -164,6 +168,27 @@ def of_loss(outputs: torch.Tensor, loss: str, arguments: Arguments, batch: Batch
         vector[:, place] = root.column(k)[:, place] * weight
         return terms.back(vector)
     return Vectors(places * root.columns, one)
+
+
+def _hessian(loss: str, z: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Its product with a vector, of each term."""
+    if loss == "squared":
+        return lambda v: 2 * v
+    p = z.softmax(-1) if loss == "softmax" else z.sigmoid()
+    if loss == "softmax":
+        return lambda v: p * (v - (p * v).sum(-1, keepdim=True))
+    return lambda v: p * (-z).sigmoid() * v
+
+
+def products(outputs: torch.Tensor, tangents: Sequence[torch.Tensor], loss: str, arguments: Arguments,
+             batch: Batch) -> torch.Tensor:
+    """[u'Hv] for all pairs u, v of derivatives of the outputs, as a mean over samples, f64."""
+    terms = _Terms(outputs, batch, arguments.classes(outputs) if loss == "softmax" else None)
+    hessian = _hessian(loss, terms.values.double())
+    vectors = [terms.like(tangent) for tangent in tangents]
+    count = terms.count if arguments.reduction == "mean" else batch.size
+    found = torch.stack([torch.stack([(u * hessian(v)).sum() for v in vectors]) for u in vectors]) / max(1, count)
+    return (found + found.t()) / 2
 
 
 def of_user(outputs: Outputs, loss: Callable[[Any], Any]) -> Vectors:

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
@@ -146,9 +146,10 @@ class ModelPreconditioner(Joins, Sampled, Settable):
         """precondition() without rates, which the KL clip needs."""
         return self.precondition()
 
-    def precondition(self, lr: Rates = None) -> StepReport:
+    def precondition(self, lr: Rates = None, before: Callable[[], None] = lambda: None) -> StepReport:
         """Preconditions the gradients in place; collective. Returns the report of the step. `lr`, for the KL clip: the
-        rate of all parameters, or {id of a parameter: its rate}, where others have the rate 0."""
+        rate of all parameters, or {id of a parameter: its rate}, where others have the rate 0. `before`: called once
+        the gradients are checked against the records, and before they are preconditioned."""
         recorder, joining = self._recorder, self._recorder.joining
         if joining.active and not joining.without_data:
             with torch.no_grad():
@@ -159,6 +160,7 @@ class ModelPreconditioner(Joins, Sampled, Settable):
         registered = self._registered(due)
         recorder.record_deferred(registered)
         if recorder.count.over:
+            before()
             return self._step_without_statistics(registered)
         layers = self.curved()
         recorder.layers.refuse_replaced()
@@ -170,6 +172,7 @@ class ModelPreconditioner(Joins, Sampled, Settable):
             recorder.complete(registered)
         recorder.settings.apply_in_step(registered.library)
         registered.comparison.check([layer for layer in layers if not _sharded.is_sharded(layer.weight)])
+        before()
         report = self._step_of_library(registered, lr, lacks is not None)
         if undo is not None and report.stop == self.comm.size:  # No rank had a backward pass.
             undo()

@@ -20,6 +20,7 @@ from ._fisher import Sampled
 from ._join import Joins
 from ._model import ModelPreconditioner
 from ._options import Options, describe
+from ._quadratic import ModelStep, Quadratic, options_of
 from ._settable import Settable, refuse_misnamed, refuse_misspelt
 from ._settings import UnsetFloat
 
@@ -55,32 +56,51 @@ class KFAC(Joins, Sampled, Settable, torch.optim.Optimizer):
     update: "momentum", torch.optim.SGD with `momentum` and `nesterov`; or "adamw", torch.optim.AdamW with `betas` and
         `eps`, without a KL clip, which bounds steps of SGD. An option of the other is an error.
 
+    step_length="quadratic" makes steps of its own in their place: rate and momentum are those at which a quadratic
+    model of the loss is least, of the last `model_fraction` of the samples of a pass, whose loss fisher_backward()
+    tells. `damping` is required, `weight_decay` is a term of the loss, and `statistics_fraction` what is left of a
+    batch unless it is given.
+
+    lr: with "quadratic" a factor of its step, default 1; else it is required.
     `params`: parameter groups of the model; default all. Other arguments are those of dkfac.torch.attach(). The state
     of the curvature is part of state_dict().
     """
 
-    def __init__(self, model: nn.Module, lr: float, momentum: float = 0.9, weight_decay: float = 0.0,
+    def __init__(self, model: nn.Module, lr: float | None = None, momentum: float = 0.9, weight_decay: float = 0.0,
                  nesterov: bool = False, *, update: Literal["momentum", "adamw"] = "momentum",
                  betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, params: Params | None = None,
                  damping: float = UnsetFloat(0.0), statistics_interval: int | None = None,
-                 inverse_interval: int | None = None, **options: Unpack[Options]) -> None:
+                 inverse_interval: int | None = None, model_fraction: float = 0.25,
+                 **options: Unpack[Options]) -> None:
         if not isinstance(model, nn.Module):
             raise InvalidArgument(f"[KFAC] the first argument is a {type(model).__name__}; it must be the model, a "
                                   "torch.nn.Module, whose layers have the curvature: KFAC(model, lr). What is to be "
                                   "trained of it goes into params=, e.g. params=model.head.parameters()")
         refuse_misnamed("KFAC", options, KFAC)
+        quadratic = options.get("step_length") == "quadratic"
+        if quadratic:
+            options = options_of(options, damping, model_fraction, {
+                "update": (update, "momentum"), "momentum": (momentum, 0.9), "nesterov": (nesterov, False),
+                "kl_clip": (options.get("kl_clip", 0.0), 0.0),
+                "loss_reduction": (options.get("loss_reduction", "mean"), "mean")})
+        elif lr is None:
+            raise InvalidArgument("[KFAC] lr is not given; only step_length=\"quadratic\" finds the rate of a step")
         _refuse_unused(update, {"momentum": {"momentum": (momentum, 0.9), "nesterov": (nesterov, False),
                                              "kl_clip": (options.get("kl_clip", 0.0), 0.0)},
                                 "adamw": {"betas": (tuple(betas), (0.9, 0.999)), "eps": (eps, 1e-8)}})
         params = model.parameters() if params is None else params
+        rate = 1.0 if lr is None else lr
         self._rule: torch.optim.Optimizer = (
-            torch.optim.AdamW(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay) if update == "adamw" else
-            torch.optim.SGD(params, lr=lr, momentum=momentum, weight_decay=weight_decay, nesterov=nesterov))
+            Quadratic(params, rate, weight_decay) if quadratic else
+            torch.optim.AdamW(params, rate, betas, eps, weight_decay) if update == "adamw" else
+            torch.optim.SGD(params, lr=rate, momentum=momentum, weight_decay=weight_decay, nesterov=nesterov))
         super().__init__(self._rule.param_groups, self._rule.defaults)
         self.preconditioner = ModelPreconditioner(
             model, damping=damping, statistics_interval=statistics_interval, inverse_interval=inverse_interval,
             owned=functools.partial(_checks.owned_by, self), **options)
         self.preconditioner.optimizer = weakref.proxy(self)
+        if isinstance(self._rule, Quadratic):
+            self._rule.join(self.preconditioner, model_fraction)
         self.preconditioner._complete = True
 
     if not TYPE_CHECKING:
@@ -100,6 +120,11 @@ class KFAC(Joins, Sampled, Settable, torch.optim.Optimizer):
     def summary(self) -> str:
         return self.preconditioner.summary()
 
+    @property
+    def model_step(self) -> ModelStep | None:
+        """Of step_length="quadratic": the rates of the last step; None before the first one."""
+        return self._rule.taken if isinstance(self._rule, Quadratic) else None
+
     @overload
     def step(self, closure: None = None) -> None: ...
 
@@ -112,11 +137,17 @@ class KFAC(Joins, Sampled, Settable, torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: Closure | None = None) -> float | None:
         loss = _evaluated(closure)
-        kfac = self.preconditioner
+        kfac, rule = self.preconditioner, self._rule
+        rule.param_groups, rule.state = self.param_groups, self.state  # Loading replaces them.
         rates = _checks.rates_of(self, kfac.options.kl_clip > 0)
-        if kfac.only_makes_state(self) or not kfac.precondition(rates).rejected:
-            self._rule.param_groups, self._rule.state = self.param_groups, self.state  # Loading replaces them.
-            self._rule.step()
+        if kfac.only_makes_state(self):
+            rule.step()
+        elif isinstance(rule, Quadratic):
+            rule.prepare()
+            if not kfac.precondition(rates, rule.keep).rejected:
+                rule.step()
+        elif not kfac.precondition(rates).rejected:
+            rule.step()
         return loss
 
     def state_dict(self) -> dict[str, Any]:

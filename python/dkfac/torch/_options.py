@@ -106,10 +106,11 @@ class Options(CommonOptions, total=False):
     kl_clip: float
     """kappa of the KL clip, which multiplies all preconditioned gradients by min(1, sqrt(kappa / sum lr^2 <U, V>));
     0 is none. Default 0.0."""
-    step_length: Literal["auto", "none", "gradient", "projection"]
+    step_length: Literal["auto", "none", "gradient", "projection", "quadratic"]
     """Length of a layer's preconditioned gradient U beside its gradient V: "none", its own; "gradient", |V| / sqrt(cos)
     with their cosine, which is kept at 0.3 or more, so that rates of the optimizer alone stay right; "projection", that
-    of V's projection on U. The last two not with kl_clip. Default "auto": "gradient"; with kl_clip "none"."""
+    of V's projection on U. The last two not with kl_clip. "quadratic", of KFAC alone: rate and momentum of each step
+    are those of a quadratic model of the loss. Default "auto": "gradient"; with kl_clip "none"."""
     grad_worker_fraction: float
     """Fraction of the ranks that hold the inverses of a layer; 0 is one rank. Default 0.0."""
     overhead: float

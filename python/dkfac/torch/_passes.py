@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -10,6 +11,9 @@ from .._library import Error
 from ._batch import Candidate, choose
 from ._experts import ExpertsLayer
 from ._layers import Layer, LinearLayer, Moments, Rows
+
+if TYPE_CHECKING:
+    from ._tangents import ModelPasses
 
 
 class Pass:
@@ -71,6 +75,7 @@ class Passes:
         self.backwards = 0  # and of calls of torch.autograd.backward(),
         self.calls = 0      # and how many there were, each within another one apart.
         self.sampling = False  # The backward passes of fisher_backward() run.
+        self.model: ModelPasses | None = None  # Those of a step of the quadratic model.
         self.end_step()
 
     def end_step(self) -> None:
@@ -82,6 +87,8 @@ class Passes:
         self.scale: float | None = None   # By which a GradScaler has multiplied the loss of the last backward pass.
         # Number of the first one that began when those of a step were recorded.
         self.superseding: int | None = None
+        if self.model is not None:
+            self.model.end_step()
 
     def begin(self, batch: int, loss_scale: float) -> Pass:
         self.count += 1
