@@ -116,15 +116,16 @@ def test_of_one_linear_layer_the_direction_is_the_minimum(decay):
 
 
 class Small(nn.Module):
-    """`norm` has no curvature where it is skipped; batch statistics are those of the samples of a pass."""
+    """`norm` has no curvature where it is skipped; batch statistics are those of the samples of a pass. Its first
+    argument has no samples."""
 
     def __init__(self, norm):
         super().__init__()
         self.fc, self.norm, self.out = nn.Linear(3, 4), norm, nn.Linear(4, 3)
 
-    def forward(self, x, scale=None):
-        x = torch.tanh(self.norm(self.fc(x)))
-        return {"hidden": x, "out": self.out(x if scale is None else x * scale)}
+    def forward(self, shift, x, scale):
+        x = torch.tanh(self.norm(self.fc(x + shift)))
+        return {"hidden": x, "out": self.out(x * scale[0])}
 
 
 def vectors(out):
@@ -141,7 +142,9 @@ def test_steps_solve_the_dense_model(loss, norm):
     torch.manual_seed(3)
     net, x, damping, decay = Small(norm(4)).to(F64), rand(16, 3), 0.05, 0.1
     scale, part, name = rand(16, 1), slice(12, 16), "squared" if loss == "vectors" else loss
-    kfac = kfac_of(net, damping=damping, weight_decay=decay, skip_layers="norm")
+    shift = rand(3)
+    kfac = kfac_of(net, damping=damping, weight_decay=decay, skip_layers="norm", statistics_interval=2,
+                   inverse_interval=2, early_refreshes=False)
     names, last = [n for n, _ in net.named_parameters()], None
     curved = flat([torch.full_like(p, float("norm" not in n)) for n, p in net.named_parameters()])
     for number in range(3):
@@ -152,12 +155,12 @@ def test_steps_solve_the_dense_model(loss, norm):
         def outputs(w):
             parts = [v.view(s) for v, s in zip(w.split([s.numel() for s in shapes]), shapes)]
             state = {**dict(zip(names, parts)), **{n: b.clone() for n, b in buffers.items()}}
-            return torch.func.functional_call(net, state, (x[part], scale[part]))["out"].reshape(-1)
+            return torch.func.functional_call(net, state, (shift, x[part], (scale[part],)))["out"].reshape(-1)
         with kfac.preconditioner.paused():
             jacobian = torch.autograd.functional.jacobian(outputs, before)
             z = outputs(before).detach()
         hessian = 4 * torch.autograd.functional.hessian(lambda z: loss_of(name, z.view(4, 3)), z)  # Of a sum.
-        out = net(x, scale=scale)["out"]
+        out = net(shift, x, scale=(scale,))["out"]
         kfac.fisher_backward(out, vectors if loss == "vectors" else loss)
         loss_of(name, out).backward()
         gradient = flat([p.grad for p in net.parameters()]) + decay * before

@@ -58,7 +58,7 @@ def options_of(options: Options, damping: float, fraction: float,
 
 
 def refuse_no_damping(damping: float) -> None:
-    if not damping > 0:
+    if not real("KFAC", "damping", damping) > 0:
         raise InvalidArgument("[KFAC] a relative damping gives each layer its own, and step_length is 'quadratic', "
                               "whose model has one for the whole step; set damping, e.g. to 0.01")
 
@@ -91,6 +91,9 @@ class Quadratic(torch.optim.Optimizer):
     def prepare(self) -> None:
         """Before the step, also of the preconditioner."""
         refuse_no_damping(self._kfac.damping)
+        if any(p.grad is not None and p.grad.layout is not torch.strided for p in self._parameters()):
+            raise InvalidArgument("[KFAC] a gradient is sparse, and step_length is 'quadratic', which differentiates "
+                                  "along gradients; make the Embedding with sparse=False")
         if not self._passes.noted:
             raise Error("[KFAC] step() needs fisher_backward() with step_length='quadratic', also in steps without "
                         "statistics, and none was called since the last one; call it between the forward pass and the "

@@ -12,6 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from .._library import Error, InvalidArgument
 from . import _capture, _compiled, _gauss_newton
+from ._batch import choose
 from ._gauss_newton import Arguments, Batch, Loss, Outputs
 from ._recorder import Recorder
 
@@ -86,7 +87,10 @@ class ModelPasses:
             raise Error("[fisher_backward] no forward pass of the attached module in training mode was seen since the "
                         "last step; call it between that and the backward pass of the loss, in every step")
         # The whole batch, where nothing tells the samples of the arguments.
-        dim = -1 if callable(setup.batch_dim) else setup.batch_dim
+        dim, size = -1 if callable(setup.batch_dim) else setup.batch_dim, one.batch
+        if dim >= 0:  # Passes without statistics have not compared the arguments with the results.
+            fitting = choose(recorder._batches, {t.shape[dim] for t in self._results if t.dim() > dim}, one.rows)
+            size = fitting.size if fitting is not None else size
         tensors = outputs if isinstance(outputs, tuple) else (outputs,)
         vectors: list[Sequence[torch.Tensor]] = []
         if callable(loss):
@@ -94,7 +98,7 @@ class ModelPasses:
             vectors = [made.make(i) for i in range(made.number)]
         elif arguments.reduction is None:
             arguments = arguments._replace(reduction=setup.loss_reduction)
-        found = Noted(self._args, self._kwargs, Batch(one.batch, 0, dim), tuple(map(self._place, tensors)), loss,
+        found = Noted(self._args, self._kwargs, Batch(size, 0, dim), tuple(map(self._place, tensors)), loss,
                       arguments, vectors)
         self.noted = [*self.noted, found][-recorder.count.passes:]  # Those before got no step.
         self.forget()
