@@ -37,8 +37,7 @@ def test_transformer(arguments):
 
 @pytest.mark.skipif(not hasattr(torch, "func"), reason="forward mode is of torch 2.0")
 def test_autoencoder():
-    """Control: AdamW at a rate of 0, whose loss stays."""
-    command = ["pytorch_autoencoder.py", "--widths", "16-4", "--limit", "400", "--batch", "100", "--epochs", "3"]
-    losses = {how: [float(kl) for kl in re.findall(r"test KL ([\d.]+)", run(*command, *arguments))]
-              for how, arguments in (("kfac", []), ("control", ["--adamw", "--lr", "0"]))}
-    assert len(losses["kfac"]) == 3 and losses["kfac"][-1] < 0.5 * losses["control"][0] == 0.5 * losses["control"][-1]
+    """Outputs that do not depend on the image reach 197, those of its mean."""
+    out = run("pytorch_autoencoder.py", "--widths", "16-4", "--limit", "400", "--batch", "100", "--epochs", "3")
+    losses = [float(kl) for kl in re.findall(r"test KL ([\d.]+)", out)]
+    assert len(losses) == 3 and losses[0] > 160 > losses[-1]

@@ -288,6 +288,8 @@ def test_attach_and_older_torch_refuse_it():
         dkfac.attach(net, torch.optim.SGD(net.parameters(), 0.1), step_length="quadratic")
     with pytest.raises(dkfac.InvalidArgument, match="lr is not given"):
         dkfac.KFAC(net)
+    with pytest.raises(dkfac.InvalidArgument, match="model_fraction is set, which is of step_length="):
+        dkfac.KFAC(net, lr=0.1, model_fraction=0.5)
     if hasattr(torch, "func"):
         with told() as texts:
             kfac_of(net)

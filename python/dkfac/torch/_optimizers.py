@@ -85,6 +85,8 @@ class KFAC(Joins, Sampled, Settable, torch.optim.Optimizer):
                 "loss_reduction": (options.get("loss_reduction", "mean"), "mean")})
         elif lr is None:
             raise InvalidArgument("[KFAC] lr is not given; only step_length=\"quadratic\" finds the rate of a step")
+        elif model_fraction != 0.25:
+            raise InvalidArgument("[KFAC] model_fraction is set, which is of step_length=\"quadratic\"; leave it out")
         _refuse_unused(update, {"momentum": {"momentum": (momentum, 0.9), "nesterov": (nesterov, False),
                                              "kl_clip": (options.get("kl_clip", 0.0), 0.0)},
                                 "adamw": {"betas": (tuple(betas), (0.9, 0.999)), "eps": (eps, 1e-8)}})

@@ -42,7 +42,7 @@ def _last(value: Any, batch: Batch, count: int) -> Any:
     """Arguments of the last `count` samples of a batch."""
     if isinstance(value, torch.Tensor):
         dim = batch.dim
-        cut = value.dim() > dim and value.shape[dim] == batch.size
+        cut = 0 <= dim < value.dim() and value.shape[dim] == batch.size
         return value.narrow(dim, batch.size - count, count) if cut else value
     if type(value) in (tuple, list):
         return type(value)(_last(one, batch, count) for one in value)
@@ -143,8 +143,7 @@ class ModelPasses:
     def _along(self, one: Noted, count: int, names: Sequence[str], parameters: Sequence[nn.Parameter],
                direction: Sequence[torch.Tensor]) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
         """The outputs of the last `count` samples and their derivatives along a direction."""
-        args, kwargs = (_last(one.args, one.batch, count), _last(dict(one.kwargs), one.batch, count)) \
-            if one.batch.dim >= 0 else (one.args, dict(one.kwargs))
+        args, kwargs = (_last(given, one.batch, count) for given in (one.args, dict(one.kwargs)))
 
         def outputs(*values: torch.Tensor) -> tuple[torch.Tensor, ...]:
             state = {name: buffer.clone() for name, buffer in self.module.named_buffers()}  # They stay as they are.
