@@ -187,7 +187,7 @@ bool Curvature::set_curvature(const CurvatureSettings& settings) {
                 s.name,
                 "' in this step; change intervals and micro-batches before the first record");
   for (const Statistic& s : layers_.statistics)
-    DKFAC_CHECK(same_weight || s.plan.factor.form != FactorForm::low_rank,
+    DKFAC_CHECK(same_weight || !s.plan.factor.has_rows(),
                 "[set_curvature] new_weight changes, but '", s.name,
                 "' is kept as the rows of one statistic; set statistics.low_rank to false");
   changed.validate();

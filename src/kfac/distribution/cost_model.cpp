@@ -22,10 +22,7 @@ constexpr std::int64_t kWidths[] = {64, 256, 768};
 constexpr double kLongest = 3e-3;
 constexpr int kRepeats = 3;
 
-/// Blocks are inverses.
-std::size_t at(const FactorPlan& plan) {
-  return index_of((plan.has_blocks() ? FactorForm::inverse : plan.form)->index);
-}
+std::size_t at(const FactorPlan& plan) { return index_of(plan.form->of_group()->index); }
 
 /// Shortest of some runs, which excludes interference; fewer runs where they are long.
 template <class Work>

@@ -133,6 +133,7 @@ class BlocksForm final : public FactorForm {
   constexpr BlocksForm() : FactorForm("blocks", 5, true) {}
 
   Costs costs(const FactorPlan& plan) const override { return matrices(plan, kFactorisation, 2); }
+  const FactorForm* of_group() const override { return inverse; }
   bool factorise(Context& ctx, const Solvers& solvers, const Inverted& m,
                  TensorView out) const override {
     return inverse->factorise(ctx, solvers, m, out);

@@ -57,6 +57,8 @@ class FactorForm {
     double refresh_operations, apply_operations, inverse_flops;
   };
   [[nodiscard]] virtual Costs costs(const FactorPlan& plan) const = 0;
+  /// The form that one group alone would have, with operations of the same cost.
+  [[nodiscard]] virtual const FactorForm* of_group() const { return this; }
   [[nodiscard]] virtual double build_flops(const FactorPlan& plan, double rows) const;
   /// Computes the traces of the groups (f64[groups]), or their sum (f64[1]).
   virtual void trace(Context& ctx, const FactorPlan& plan, ConstTensorView average,

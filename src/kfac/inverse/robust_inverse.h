@@ -61,7 +61,11 @@ template <class Solve>
 bool succeeds(Context& ctx, Solve&& solve) {
   return number_of<std::int32_t>(ctx, solve) == 0;
 }
+/// The largest magnitude.
+[[nodiscard]] double largest_of(Context& ctx, ConstTensorView x);
 [[nodiscard]] bool is_finite(Context& ctx, ConstTensorView x);
+/// x in a dtype, f32 or f64.
+[[nodiscard]] double round_to(DType dtype, double x);
 /// The average in f64.
 [[nodiscard]] TensorView widen(Context& ctx, Scratch& scratch, ConstTensorView average);
 
