@@ -12,7 +12,7 @@ void with_mapping(ConstTensorView src, TensorView dst, F f, Visit&& visit) {
   const S* s = src.data<S>();
   D* d = dst.data<D>();
   if (plan.unit() && plan.extent[kMaxDims - 1] == plan.total) {
-    constexpr std::size_t kWidth = kPack<S, D>;
+    constexpr std::size_t kWidth = kCommonPack<S, D>;
     const bool aligned = is_aligned<S, kWidth>(s) && is_aligned<D, kWidth>(d);
     return visit(MapPacked<S, D, F>{s, d, plan.total, aligned, f});
   }

@@ -7,21 +7,16 @@
 #include "core/row_plan.h"
 #include "core/shared/cuda/device_code.h"
 #include "core/shared/cuda/index.h"
+#include "core/shared/pack.h"
 
 /// Elementwise kernels from one view to another: dst[i] = f(), f(src[i]) or f(src[i], dst[i]),
 /// depending on the signature of f; dst is read in the last case only. If f has count(x, y) of the
 /// values read and written, the functors return its sum. src and dst may be the same.
 namespace dkfac::cuda {
 
-/// W elements that are loaded or stored at once; W is a power of two.
-template <class T, std::size_t W>
-struct alignas(sizeof(T) * W) Pack {
-  T at[W];
-};
-
 /// Number of elements of the wider type in 16 bytes.
 template <class S, class D>
-inline constexpr std::size_t kPack = 16 / (sizeof(S) > sizeof(D) ? sizeof(S) : sizeof(D));
+inline constexpr std::size_t kCommonPack = kPack<S> < kPack<D> ? kPack<S> : kPack<D>;
 
 template <class F, class S, class D>
 inline constexpr bool reads_dst = std::is_invocable_v<F, S, D>;
@@ -58,13 +53,13 @@ DKFAC_HD std::int64_t map_element(const F& f, const S* src, D* dst) {
   return counted<S, D>(f, x, y);
 }
 
-/// Maps contiguous views of n elements; index i is a pack of kPack elements. `aligned`: both
+/// Maps contiguous views of n elements; index i is a pack of kCommonPack elements. `aligned`: both
 /// pointers are multiples of a pack of their type.
 template <class S, class D, class F>
 struct MapPacked {
-  static constexpr std::int64_t kWidth = kPack<S, D>;
-  using PackS = Pack<S, kPack<S, D>>;
-  using PackD = Pack<D, kPack<S, D>>;
+  static constexpr std::int64_t kWidth = kCommonPack<S, D>;
+  using PackS = Pack<S, kCommonPack<S, D>>;
+  using PackD = Pack<D, kCommonPack<S, D>>;
   const S* src;
   D* dst;
   std::int64_t n;
@@ -77,13 +72,13 @@ struct MapPacked {
     if (aligned && first + kWidth <= n) {
       PackS x{};
       PackD y{};
-      if constexpr (!std::is_invocable_v<F>) x = reinterpret_cast<const PackS*>(src)[i];
-      if constexpr (reads_dst<F, S, D>) y = reinterpret_cast<const PackD*>(dst)[i];
-      for (std::size_t k = 0; k < kPack<S, D>; ++k) {
+      if constexpr (!std::is_invocable_v<F>) x = as_packs<const PackS>(src)[i];
+      if constexpr (reads_dst<F, S, D>) y = as_packs<const PackD>(dst)[i];
+      for (std::size_t k = 0; k < kCommonPack<S, D>; ++k) {
         y.at[k] = mapped<S, D>(f, x.at[k], y.at[k]);
         count += counted<S, D>(f, x.at[k], y.at[k]);
       }
-      reinterpret_cast<PackD*>(dst)[i] = y;
+      as_packs<PackD>(dst)[i] = y;
       return count;
     }
     for (std::int64_t k = first; k < n && k < first + kWidth; ++k)

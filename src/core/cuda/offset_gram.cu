@@ -35,7 +35,7 @@ void copy_padded(Stream stream, const PatchSpec& s, const W* x, std::int64_t fir
                  std::int64_t images, const Padded& to, std::int64_t channels_in_word) {
   const ImageStrides at = strides_of(s);
   const auto count = [&](TensorView view) { return view.numel() / channels_in_word; };
-  const auto words = [](TensorView view) { return static_cast<W*>(view.raw()); };
+  const auto words = [](TensorView view) { return as_packs<W>(view.raw()); };
   for_each(stream, count(to.image),
            PadImages<W>{x, words(to.image), first, s.n, s.h, s.w, images, s.c, at});
   for_each(stream, count(to.rows),
@@ -58,8 +58,8 @@ void copy_round(Context& ctx, const PatchSpec& spec, ConstTensorView x, std::int
   // Scratch blocks are aligned to every word.
   visit_words(x, to.image, fits, [&]<class W>(std::type_identity<W>, std::int64_t channels) {
     const PatchSpec s = in_words(spec, channels);
-    copy_padded<W>(ctx.stream(), s, static_cast<const W*>(x.raw()) + first_element(s), first,
-                   images, to, channels);
+    copy_padded<W>(ctx.stream(), s, as_packs<const W>(x.raw()) + first_element(s), first, images,
+                   to, channels);
   });
 }
 

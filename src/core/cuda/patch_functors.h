@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 
@@ -10,16 +9,10 @@
 #include "core/shared/cuda/device_code.h"
 #include "core/shared/cuda/index.h"
 #include "core/shared/element.h"
+#include "core/shared/pack.h"
 
 /// Functors that read images through the windows of a convolution.
 namespace dkfac::cuda {
-
-/// Untyped word of 2^k adjacent channels that are copied at once; zero by default.
-template <std::size_t kBytes>
-struct alignas(kBytes) Word {
-  std::array<std::uint16_t, kBytes / 2> at{};
-  bool operator==(const Word&) const = default;
-};
 
 /// Strides of images in elements (or words), from the first channel that is read.
 struct ImageStrides {

@@ -45,10 +45,10 @@ void fill_panel(Context& ctx, const PatchSpec& spec, std::int64_t groups, ConstT
   visit_words(x, patches, fits, [&]<class W>(std::type_identity<W>, std::int64_t channels) {
     const PatchSpec s = in_words(spec, channels);
     const std::int64_t width = s.width();
-    for_each(ctx.stream(), patches.dim(0) * width,
-             FillPatches<W>{static_cast<const W*>(x.raw()) + first_element(s),
-                            static_cast<W*>(patches.raw()), first, width, row / channels,
-                            Windows(s, groups)});
+    for_each(
+        ctx.stream(), patches.dim(0) * width,
+        FillPatches<W>{as_packs<const W>(x.raw()) + first_element(s), as_packs<W>(patches.raw()),
+                       first, width, row / channels, Windows(s, groups)});
   });
 }
 

@@ -16,7 +16,7 @@ void reduce(Context& ctx, ConstTensorView x, ConstTensorView y, Op op, F f, Out 
   const auto plan = dkfac::detail::plan_rows(x, y);
   const T *a = x.data<T>(), *b = y.data<T>();
   const bool aligned = plan.unit() && plan.extent[kMaxDims - 1] == plan.total &&
-                       is_aligned<T, kPack<T, T>>(a) && is_aligned<T, kPack<T, T>>(b);
+                       is_aligned<T, kPack<T>>(a) && is_aligned<T, kPack<T>>(b);
   const Terms<T, Op, F> terms{a, b, plan, aligned, op, f};
   reduce_rows<V>(ctx, 1, terms.size(), op, terms, out);
 }

@@ -17,9 +17,9 @@ namespace dkfac::cuda {
 /// read by f(x, y) only. `aligned`: both views are contiguous and aligned to a pack.
 template <class T, class Op, class F>
 struct Terms {
-  static constexpr std::int64_t kWidth = kPack<T, T>;
+  static constexpr std::int64_t kWidth = kPack<T>;
   static constexpr bool kPair = std::is_invocable_v<F, T, T>;
-  using Values = Pack<T, kPack<T, T>>;
+  using Values = Pack<T, kPack<T>>;
   const T* x;
   const T* y;
   dkfac::detail::RowPlan<2> plan;
@@ -31,10 +31,10 @@ struct Terms {
     const std::int64_t first = i * kWidth;
     auto value = op.identity();
     if (aligned && first + kWidth <= plan.total) {
-      const Values a = reinterpret_cast<const Values*>(x)[i];
+      const Values a = as_packs<const Values>(x)[i];
       Values b = a;
-      if constexpr (kPair) b = reinterpret_cast<const Values*>(y)[i];
-      for (std::size_t k = 0; k < kPack<T, T>; ++k) value = op(value, term(a.at[k], b.at[k]));
+      if constexpr (kPair) b = as_packs<const Values>(y)[i];
+      for (std::size_t k = 0; k < kPack<T>; ++k) value = op(value, term(a.at[k], b.at[k]));
       return value;
     }
     const std::int64_t inner = plan.extent[kMaxDims - 1];

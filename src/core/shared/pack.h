@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cassert>
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
@@ -29,13 +30,21 @@ template <class T>
   return (n + kWidth - 1) / kWidth;
 }
 
+/// The elements from `at` on as packs or words. A device faults where these are not aligned, but a
+/// host goes on: the assertion finds it on the emulated device.
+template <class P, class T>
+[[nodiscard]] DKFAC_HD P* as_packs(T* at) {
+  assert(reinterpret_cast<std::uintptr_t>(at) % alignof(P) == 0);
+  return reinterpret_cast<P*>(at);
+}
+
 /// Whether all pointers are multiples of 16 bytes; null is.
 template <class... P>
 [[nodiscard]] bool are_aligned(const P*... at) {
   return ((reinterpret_cast<std::uintptr_t>(at) | ... | 0U) % 16) == 0;
 }
 
-/// Untyped bytes to copy, zero by default; their number is a power of two of at most 16.
+/// Untyped bytes to copy at once, zero by default; their number is a power of two of at most 16.
 template <std::size_t kBytes>
 struct alignas(kBytes) Word {
   std::uint16_t at[kBytes / 2]{};

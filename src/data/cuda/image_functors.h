@@ -14,6 +14,7 @@
 namespace dkfac::data::cuda {
 
 using dkfac::cuda::are_aligned;
+using dkfac::cuda::as_packs;
 using dkfac::cuda::FullPack;
 using dkfac::cuda::kPack;
 using dkfac::cuda::packs_of;
@@ -99,7 +100,7 @@ struct MakeImages {
     }
     T* to = images + row * image_size() + first;
     if (aligned && count == kWidth) {
-      *reinterpret_cast<FullPack<T>*>(to) = out;
+      *as_packs<FullPack<T>>(to) = out;
       return;
     }
     for (std::int64_t k = 0; k < count; ++k) to[k] = out.at[static_cast<std::size_t>(k)];

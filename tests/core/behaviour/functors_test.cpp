@@ -13,6 +13,7 @@
 #include "core/cuda/triangle_functors.h"
 #include "core/shared/cuda/index.h"
 #include "core/shared/cuda/reduce_ops.h"
+#include "core/shared/pack.h"
 #include "support/not_finite.h"
 
 /// Index and number code of device kernels, on the host: each buffer has poison around it.
@@ -62,6 +63,13 @@ TEST(MapFunctors, PacksReachAllElementsOnceAndNoOthers) {
       EXPECT_TRUE(y.intact(kPoison));
     }
   }
+}
+
+TEST(MapFunctors, PacksThatAreNotAlignedAreRefused) {
+  alignas(16) float x[8] = {};
+  EXPECT_EQ(as_packs<FullPack<float>>(x)[1].at, x + 4);
+  EXPECT_DEBUG_DEATH((void)as_packs<FullPack<float>>(x + 1), "alignof");
+  EXPECT_DEBUG_DEATH((void)as_packs<const Word<8>>(x + 3), "alignof");
 }
 
 TEST(MapFunctors, AlignedAndOtherPacksAgreeBetweenDtypes) {

@@ -7,6 +7,7 @@
 #include "core/shared/cuda/device_code.h"
 #include "core/shared/cuda/reduce_ops.h"
 #include "core/shared/element.h"
+#include "core/shared/pack.h"
 
 /// Rounding of operands and their ranges, for reduce_rows: elements are written during the
 /// reduction.
@@ -71,10 +72,10 @@ struct EachPack {
     OperandRange range = JoinRanges{}.identity();
     const std::int64_t first = k * kPackSize;
     if (first + kPackSize <= numel) {
-      const Pack<S> in = *reinterpret_cast<const Pack<S>*>(from + first);
+      const Pack<S> in = *dkfac::cuda::as_packs<const Pack<S>>(from + first);
       Pack<D> out;
       for (int i = 0; i < kPackSize; ++i) out.v[i] = f(in.v[i], range);
-      if (to != nullptr) *reinterpret_cast<Pack<D>*>(to + first) = out;
+      if (to != nullptr) *dkfac::cuda::as_packs<Pack<D>>(to + first) = out;
       return range;
     }
     for (std::int64_t i = first; i < numel; ++i) {

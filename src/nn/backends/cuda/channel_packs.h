@@ -17,11 +17,11 @@ using Width = std::integral_constant<std::size_t, W>;
 
 template <std::size_t W, class T>
 [[nodiscard]] DKFAC_HD Pack<T, W> load_pack(const T* from) {
-  return *reinterpret_cast<const Pack<T, W>*>(from);
+  return *as_packs<const Pack<T, W>>(from);
 }
 template <std::size_t W, class T>
 DKFAC_HD void store_pack(T* to, const Pack<T, W>& pack) {
-  *reinterpret_cast<Pack<T, W>*>(to) = pack;
+  *as_packs<Pack<T, W>>(to) = pack;
 }
 
 /// Loads a pack of dy, plus that of `addend` unless it is null, rounded as a tensor of the sum

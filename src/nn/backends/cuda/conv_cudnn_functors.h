@@ -27,9 +27,9 @@ struct AddRow {
     const std::int64_t begin = i * kWidth;
     if (aligned) {
       const std::int64_t first = begin - dkfac::cuda::quotient(begin, c) * c;
-      FullPack<T> pack = reinterpret_cast<const FullPack<T>*>(y)[i];
+      FullPack<T> pack = as_packs<const FullPack<T>>(y)[i];
       for (std::int64_t k = 0; k < kWidth; ++k) pack.at[k] = sum(pack.at[k], row[first + k]);
-      reinterpret_cast<FullPack<T>*>(y)[i] = pack;
+      as_packs<FullPack<T>>(y)[i] = pack;
       return;
     }
     for (std::int64_t k = begin; k < n && k < begin + kWidth; ++k) y[k] = sum(y[k], row[k % c]);
@@ -53,7 +53,7 @@ struct WidenChannels {
     Pack<std::uint16_t, kWidth> pack{};
     for (std::int64_t k = 0; k < kWidth; ++k)
       if (c + k < narrow) pack.at[k] = from[r * narrow + c + k];
-    reinterpret_cast<Pack<std::uint16_t, kWidth>*>(to)[i] = pack;
+    as_packs<Pack<std::uint16_t, kWidth>>(to)[i] = pack;
   }
 };
 

@@ -90,14 +90,14 @@ struct SumOfPatches {
       for (std::int64_t kw = 0; kw < s.kernel_w; ++kw) {
         const std::int64_t w = output(from_w - kw * s.dilation_w, s.stride_w, s.out_w);
         if (w < 0) continue;
-        const Sums more = *reinterpret_cast<const Sums*>(images + (h * s.out_w + w) * s.patch() +
-                                                         (kh * s.kernel_w + kw) * s.group_in);
+        const Sums more = *as_packs<const Sums>(images + (h * s.out_w + w) * s.patch() +
+                                                (kh * s.kernel_w + kw) * s.group_in);
         for (std::size_t k = 0; k < kWidth; ++k) sums.at[k] += more.at[k];
       }
     }
     Pack<T, kWidth> stored;
     for (std::size_t k = 0; k < kWidth; ++k) stored.at[k] = rounded<T>(sums.at[k]);
-    reinterpret_cast<Pack<T, kWidth>*>(dx)[i] = stored;
+    as_packs<Pack<T, kWidth>>(dx)[i] = stored;
   }
   /// Returns the output whose window begins here; -1 when there is none.
   [[nodiscard]] DKFAC_HD static std::int64_t output(std::int64_t begin, std::int64_t stride,
@@ -124,13 +124,13 @@ struct StoreOutputs {
     const std::int64_t begin = i * static_cast<std::int64_t>(kWidth), out = groups * width;
     const std::int64_t pixel = quotient(begin, out), at = begin - pixel * out;
     const std::int64_t group = quotient(at, width);
-    const auto sum = *reinterpret_cast<const Pack<C, kWidth>*>(
-        sums + (group * pixels + pixel) * width + at - group * width);
+    const auto sum = *as_packs<const Pack<C, kWidth>>(sums + (group * pixels + pixel) * width + at -
+                                                      group * width);
     Pack<T, kWidth> stored;
     for (std::size_t k = 0; k < kWidth; ++k)
       stored.at[k] = rounded<T>(
           bias == nullptr ? sum.at[k] : sum.at[k] + bias[at + static_cast<std::int64_t>(k)]);
-    reinterpret_cast<Pack<T, kWidth>*>(y)[i] = stored;
+    as_packs<Pack<T, kWidth>>(y)[i] = stored;
   }
 };
 

@@ -69,9 +69,8 @@ ConstTensorView patches_of(Context& ctx, Scratch& scratch, const ConvShape& s, C
     ConvPlaces places(s);
     places.in /= elements;
     places.group_in /= elements;
-    for_each(
-        ctx.stream(), patches.numel() / elements,
-        GatherPatches<W>{places, static_cast<const W*>(x.raw()), static_cast<W*>(patches.raw())});
+    for_each(ctx.stream(), patches.numel() / elements,
+             GatherPatches<W>{places, as_packs<const W>(x.raw()), as_packs<W>(patches.raw())});
   });
   return patches;
 }

@@ -118,7 +118,7 @@ void mix(Context& ctx, double weight, ConstTensorView value, TensorView average)
 void exchange(Context& ctx, TensorView a, TensorView b) {
   move(a, b, a.numel(), [&]<class W>(W, std::int64_t elements) {
     for_each(ctx.stream(), a.numel() / elements,
-             BucketedReduce<W>{static_cast<W*>(a.raw()), static_cast<W*>(b.raw())});
+             BucketedReduce<W>{as_packs<W>(a.raw()), as_packs<W>(b.raw())});
   });
 }
 
@@ -126,8 +126,8 @@ void pad_channels(Context& ctx, const PadShape& shape, ConstTensorView large, Te
   move(large, small, shape.c | shape.small_c | shape.before,
        [&]<class W>(W, std::int64_t elements) {
          for_each(ctx.stream(), small.numel() / elements,
-                  PadChannels<W>{in_words(shape, elements), static_cast<const W*>(large.raw()),
-                                 static_cast<W*>(small.raw())});
+                  PadChannels<W>{in_words(shape, elements), as_packs<const W>(large.raw()),
+                                 as_packs<W>(small.raw())});
        });
 }
 
@@ -135,17 +135,16 @@ void pad_channels_backward(Context& ctx, const PadShape& shape, ConstTensorView 
                            TensorView large) {
   move(large, small, shape.c | shape.small_c | shape.before,
        [&]<class W>(W, std::int64_t elements) {
-         for_each(
-             ctx.stream(), large.numel() / elements,
-             PadChannelsBackward<W>{in_words(shape, elements), static_cast<const W*>(small.raw()),
-                                    static_cast<W*>(large.raw())});
+         for_each(ctx.stream(), large.numel() / elements,
+                  PadChannelsBackward<W>{in_words(shape, elements), as_packs<const W>(small.raw()),
+                                         as_packs<W>(large.raw())});
        });
 }
 
 void flip_horizontal(Context& ctx, ConstTensorView x, TensorView flipped) {
   move(x, flipped, x.dim(3), [&]<class W>(W, std::int64_t elements) {
     for_each(ctx.stream(), x.numel() / elements,
-             FlipLines<W>{static_cast<const W*>(x.raw()), static_cast<W*>(flipped.raw()), x.dim(2),
+             FlipLines<W>{as_packs<const W>(x.raw()), as_packs<W>(flipped.raw()), x.dim(2),
                           x.dim(3) / elements});
   });
 }

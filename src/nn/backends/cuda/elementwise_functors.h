@@ -33,11 +33,11 @@ struct Map {
   DKFAC_HD void operator()(std::int64_t i) const {
     const std::int64_t begin = i * kWidth;
     if (aligned && begin + kWidth <= n) {
-      const FullPack<T> x = reinterpret_cast<const FullPack<T>*>(first)[i];
+      const FullPack<T> x = as_packs<const FullPack<T>>(first)[i];
       FullPack<T> z = x, y;
-      if constexpr (kTwo) z = reinterpret_cast<const FullPack<T>*>(second)[i];
+      if constexpr (kTwo) z = as_packs<const FullPack<T>>(second)[i];
       for (std::size_t k = 0; k < kPack<T>; ++k) y.at[k] = value(x.at[k], z.at[k]);
-      reinterpret_cast<FullPack<T>*>(to)[i] = y;
+      as_packs<FullPack<T>>(to)[i] = y;
       return;
     }
     for (std::int64_t k = begin; k < n && k < begin + kWidth; ++k) {
@@ -124,7 +124,7 @@ struct RepeatRow {
       column = column + 1 == width ? 0 : column + 1;
     }
     if (aligned && begin + kWidth <= n) {
-      reinterpret_cast<FullPack<T>*>(y)[i] = values;
+      as_packs<FullPack<T>>(y)[i] = values;
       return;
     }
     for (std::int64_t k = 0; k < kWidth && begin + k < n; ++k)

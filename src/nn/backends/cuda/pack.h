@@ -6,6 +6,7 @@
 namespace dkfac::nn::cuda {
 
 using dkfac::cuda::are_aligned;
+using dkfac::cuda::as_packs;
 using dkfac::cuda::FullPack;
 using dkfac::cuda::kPack;
 using dkfac::cuda::Pack;

@@ -39,10 +39,10 @@ struct MixSamples {
     T* y = mixed + row * per_sample;
     const std::int64_t first = p * kWidth;
     if (aligned && first + kWidth <= per_sample) {
-      const FullPack<T> in = reinterpret_cast<const FullPack<T>*>(x)[p];
-      FullPack<T> out = reinterpret_cast<const FullPack<T>*>(y)[p];
+      const FullPack<T> in = as_packs<const FullPack<T>>(x)[p];
+      FullPack<T> out = as_packs<const FullPack<T>>(y)[p];
       for (std::size_t k = 0; k < kPack<T>; ++k) out.at[k] = mix(w, in.at[k], out.at[k]);
-      reinterpret_cast<FullPack<T>*>(y)[p] = out;
+      as_packs<FullPack<T>>(y)[p] = out;
       return;
     }
     for (std::int64_t k = first; k < per_sample && k < first + kWidth; ++k)
