@@ -12,12 +12,6 @@
 
 namespace dkfac::app {
 
-/// Memory layout of weights in an exported file.
-enum class WeightLayout : std::uint8_t {
-  native,  ///< dkfac: convolutions [out, kernel_h, kernel_w, in], activations [n, h, w, c].
-  torch    ///< PyTorch: convolutions [out, in, kernel_h, kernel_w], activations [n, c, h, w].
-};
-
 /// Shapes of images that are flattened before a Linear, whose columns PyTorch orders by channel.
 class FlattenedImages {
  public:

@@ -18,8 +18,6 @@ struct RefreshDecision {
 };
 
 inline constexpr int kNumbersPerDecision = 4;
-/// Numbers of A plus those of G or the BatchNorm Fisher.
-inline constexpr int kNumbersPerLayer = 2 * kNumbersPerDecision;
 
 /// Writes out[kNumbersPerDecision]: two digits of the interval, drift, exponent.
 void encode_decision(const RefreshDecision& decision, std::span<double> out);

@@ -1,7 +1,11 @@
 #pragma once
 
+#include <cmath>
+
 #include "dkfac/core/error.h"
 #include "dkfac/core/tensor_view.h"
+
+#include "core/shared/keyed_random.h"
 
 /// Checks of the losses whose outputs each have a target.
 namespace dkfac::nn {
@@ -22,6 +26,23 @@ inline void check_like(const char* operation, const char* what, ConstTensorView 
               "[", operation, "] ", what, " are ", other.dtype(), " ", other.shape(), " on ",
               other.device(), "; they must be as the outputs, ", outputs.dtype(), " ",
               outputs.shape(), " without gaps, on ", outputs.device());
+}
+
+/// Checks the arguments of a loss; its gradient may be empty.
+inline void check_loss(const char* operation, Device device, ConstTensorView outputs,
+                       ConstTensorView targets, double scale, ConstTensorView grad) {
+  check_outputs(operation, device, outputs);
+  check_like(operation, "targets", outputs, targets);
+  if (!grad.empty()) check_like(operation, "grad", outputs, grad);
+  DKFAC_CHECK(std::isfinite(scale), "[", operation, "] scale is ", scale, "; it must be finite");
+}
+
+/// Checks the arguments of a function that draws targets.
+inline void check_draw(const char* operation, Device device, ConstTensorView outputs, SampleKey key,
+                       ConstTensorView targets) {
+  check_outputs(operation, device, outputs);
+  check_like(operation, "targets", outputs, targets);
+  check_key(operation, key);
 }
 
 }  // namespace dkfac::nn

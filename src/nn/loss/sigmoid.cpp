@@ -1,9 +1,6 @@
-#include <cmath>
-
 #include "dkfac/core/error.h"
 #include "dkfac/nn/loss.h"
 
-#include "core/shared/keyed_random.h"
 #include "nn/backends/backend_loss.h"
 #include "nn/loss/output_checks.h"
 
@@ -12,10 +9,7 @@ namespace dkfac::nn {
 void sigmoid_cross_entropy(Context& ctx, ConstTensorView outputs, ConstTensorView targets,
                            double scale, TensorView grad, TensorView sums) {
   constexpr const char* kName = "sigmoid_cross_entropy";
-  check_outputs(kName, ctx.device(), outputs);
-  check_like(kName, "targets", outputs, targets);
-  if (!grad.empty()) check_like(kName, "grad", outputs, grad);
-  DKFAC_CHECK(std::isfinite(scale), "[", kName, "] scale is ", scale, "; it must be finite");
+  check_loss(kName, ctx.device(), outputs, targets, scale, grad);
   DKFAC_CHECK(sums.empty() || (sums.shape() == Shape{2} && sums.dtype() == DType::f64 &&
                                sums.is_contiguous() && sums.device() == ctx.device()),
               "[", kName, "] sums are ", sums.dtype(), " ", sums.shape(), " on ", sums.device(),
@@ -25,9 +19,7 @@ void sigmoid_cross_entropy(Context& ctx, ConstTensorView outputs, ConstTensorVie
 }
 
 void sample_bits(Context& ctx, ConstTensorView outputs, SampleKey key, TensorView targets) {
-  check_outputs("sample_bits", ctx.device(), outputs);
-  check_like("sample_bits", "targets", outputs, targets);
-  check_key("sample_bits", key);
+  check_draw("sample_bits", ctx.device(), outputs, key, targets);
   kernels::draw_bits(ctx, outputs, key, targets);
 }
 

@@ -1,20 +1,14 @@
-#include <cmath>
-
 #include "dkfac/core/error.h"
 #include "dkfac/core/ops.h"
 #include "dkfac/nn/loss.h"
 
-#include "core/shared/keyed_random.h"
 #include "nn/backends/backend_loss.h"
 #include "nn/loss/output_checks.h"
 
 namespace dkfac::nn {
 void squared_error(Context& ctx, ConstTensorView outputs, ConstTensorView targets, double scale,
                    TensorView grad, TensorView loss) {
-  check_outputs("squared_error", ctx.device(), outputs);
-  check_like("squared_error", "targets", outputs, targets);
-  if (!grad.empty()) check_like("squared_error", "grad", outputs, grad);
-  DKFAC_CHECK(std::isfinite(scale), "[squared_error] scale is ", scale, "; it must be finite");
+  check_loss("squared_error", ctx.device(), outputs, targets, scale, grad);
   DKFAC_CHECK(
       loss.shape() == Shape{1} && loss.dtype() == DType::f64 && loss.device() == ctx.device(),
       "[squared_error] loss is ", loss.dtype(), " ", loss.shape(), " on ", loss.device(),
@@ -31,9 +25,7 @@ void squared_error(Context& ctx, ConstTensorView outputs, ConstTensorView target
 }
 
 void sample_targets(Context& ctx, ConstTensorView outputs, SampleKey key, TensorView targets) {
-  check_outputs("sample_targets", ctx.device(), outputs);
-  check_like("sample_targets", "targets", outputs, targets);
-  check_key("sample_targets", key);
+  check_draw("sample_targets", ctx.device(), outputs, key, targets);
   kernels::draw_targets(ctx, outputs, key, targets);
 }
 
