@@ -13,6 +13,7 @@
 #include "dkfac/core/error.h"
 #include "dkfac/data/dataset.h"
 
+#include "support/short_runs.h"
 #include "support/temp_folder.h"
 
 namespace dkfac::data {
@@ -194,6 +195,7 @@ std::size_t nearest(const std::uint8_t* image, const std::vector<std::vector<dou
 }
 
 TEST(Synthetic, IsLearnableByALinearModelOnlyPartly) {
+  if (dkfac::testing::kShortRuns) GTEST_SKIP() << "one thread alone learns: see the other builds";
   const DataSplits data = load_data({.name = "synthetic"});
   const auto size = static_cast<std::size_t>(data.train.image_size());
   const auto means = class_means(data.train);
