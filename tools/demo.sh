@@ -40,5 +40,5 @@ started=$SECONDS
 mpirun -n 2 --bind-to none "build/$preset/src/app/dkfac" compare \
   configs/autoencoder/{kfac,lars,sgd,adamw,muon}.toml \
   --seeds "$seeds" --target-loss "$target" --out "$out" "${extra[@]}"
-tools/tables/autoencoder.py "$out"
+tools/tables/autoencoder.py "$out" --record "$out/runs.json"
 echo "demo: training took $((SECONDS - started)) s"

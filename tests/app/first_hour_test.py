@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`benchmarks/peers/pytorch.py first-hour`: ratios and criteria of made-up runs, and the smallest command.
+"""`benchmarks/peers/pytorch.py first-hour`: ratios and criteria of made-up runs, and the smallest command; `autoencoder`.
 
 Environment: DKFAC_REPOSITORY, the source tree; DKFAC_LIBRARY, the shared library, if it is built.
 """
@@ -105,21 +105,28 @@ class Criteria(unittest.TestCase):
 
 @unittest.skipUnless(sides.has_torch(PYTHON), "no PyTorch; apt-get install python3-torch")
 class Command(unittest.TestCase):
-    def first_hour(self, *words):
-        done = subprocess.run([PYTHON, "-W", "ignore", str(SCRIPT), "first-hour", *map(str, words)], text=True,
+    def command(self, *words):
+        done = subprocess.run([PYTHON, "-W", "ignore", str(SCRIPT), *map(str, words)], text=True,
                               capture_output=True, check=False,
                               env={**os.environ, "PYTHONPATH": str(ROOT / "python"), "OMP_NUM_THREADS": "1"})
         self.assertEqual(done.returncode, 0, done.stderr)
         return done.stdout
+
+    def code(self, text):
+        """Runs code that finds the modules of the benchmarks."""
+        done = subprocess.run([PYTHON, "-W", "ignore", "-c", "import sys; sys.path[:0] = sys.argv[1:]\n" + text,
+                               str(SCRIPT.parent), str(SCRIPT.parent.parent), str(ROOT / "python")],
+                              capture_output=True, text=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        self.assertEqual(done.returncode, 0, done.stderr)
 
     @unittest.skipUnless(os.environ.get("DKFAC_LIBRARY"), "no shared library")
     def test_a_second_start_finds_the_runs_of_the_first(self):
         with tempfile.TemporaryDirectory() as folder:
             out = pathlib.Path(folder) / "t.json"
             words = ["--tasks", "regression", "--optimizer", "adamw", "--seeds", 1, "--length", 0.05, "--out", out]
-            first = self.first_hour(*words)
+            first = self.command("first-hour", *words)
             runs = json.loads(out.read_text())["runs"]
-            second = self.first_hour(*words)
+            second = self.command("first-hour", *words)
         tried = [run["rate"] for run in runs if run["at"] == "search"]
         pairs = [(run["at"], run["method"]) for run in runs if run["at"] != "search"]
         self.assertGreaterEqual(len(tried), 3)
@@ -128,15 +135,42 @@ class Command(unittest.TestCase):
         self.assertIn("| regression |", second)
 
     def test_every_task_takes_a_step_alone(self):
-        code = ("import sys; sys.path[:0] = sys.argv[1:]\nimport first_hour as f, first_hour_tasks as t\n"
-                "assert len(t.CHOOSING) == len(t.JUDGED) == 6 and len(t.TASKS) == 12\n"
-                "for name, make in t.TASKS.items():\n"
-                "    run = f.train(make()._replace(steps=1), 'sgd', 1e-3, f.ALONE, 0)\n"
-                "    again = f.train(make()._replace(steps=1), 'sgd', 1e-3, f.ALONE, 0)\n"
-                "    assert 0 < run['held'] < 100 and run['first'] == again['first'], (name, run, again)\n")
-        done = subprocess.run([PYTHON, "-W", "ignore", "-c", code, str(SCRIPT.parent), str(SCRIPT.parent.parent)],
-                              capture_output=True, text=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"})
-        self.assertEqual(done.returncode, 0, done.stderr)
+        self.code("import first_hour as f, first_hour_tasks as t\n"
+                  "assert len(t.CHOOSING) == len(t.JUDGED) == 6 and len(t.TASKS) == 12\n"
+                  "for name, make in t.TASKS.items():\n"
+                  "    run = f.train(make()._replace(steps=1), 'sgd', 1e-3, f.ALONE, 0)\n"
+                  "    again = f.train(make()._replace(steps=1), 'sgd', 1e-3, f.ALONE, 0)\n"
+                  "    assert 0 < run['held'] < 100 and run['first'] == again['first'], (name, run, again)\n")
+
+    def test_the_best_of_twelve_trials_of_the_autoencoder_is_run(self):
+        with tempfile.TemporaryDirectory() as folder:
+            out = pathlib.Path(folder) / "a.json"
+            words = ["autoencoder", "--methods", "AdamW", "--seeds", 1, "--seconds", 0.01, "--json", out]
+            first = self.command(*words)
+            *trials, run = json.loads(out.read_text())["runs"]
+            self.assertTrue(first.endswith(self.command(*words)))
+            self.assertEqual(json.loads(out.read_text())["runs"], [*trials, run])
+        self.assertEqual([trial["trial"] for trial in trials] + [run["trial"]], [True] * 12 + [False])
+        self.assertEqual(len({(trial["batch"], trial["value"]) for trial in trials}), 12)
+        best = min(trials, key=lambda trial: trial["points"][-1][4])  # No step is at a KL of 30.
+        self.assertEqual((run["batch"], run["value"]), (best["batch"], best["value"]))
+        self.assertIn(f"| AdamW | 12 | {run['batch']:,} | rate {run['value']:g} | never | never | never |", first)
+
+    @unittest.skipUnless(os.environ.get("DKFAC_LIBRARY"), "no shared library")
+    def test_divergence_is_0_for_the_pixels_themselves_and_falls_by_kfac(self):
+        self.code("import torch, autoencoder as a\n"
+                  "x = torch.rand(5, 784, dtype=torch.float64)\n"
+                  "x[:, :9] = 0.5\n"
+                  "entropy = a.entropy_of(x)\n"
+                  # 100 eps: a sum of 784 terms of at most 1, whose errors are independent.
+                  "bound = 100 * 2.0**-52 * entropy\n"
+                  "assert abs(float(a.loss_of(torch.logit(x), x)) - entropy) < bound\n"
+                  "assert float(a.loss_of(torch.logit(x) + 1e-3, x)) - entropy > 1e-5\n"
+                  "pixels = torch.tensor([[0.0, 1.0, 0.5]], dtype=torch.float64)\n"
+                  "assert abs(a.entropy_of(pixels) - 0.6931471805599453) < 1e-15\n"
+                  "points = a.train(a.METHODS['K-FAC'], 1000, 0.03, 0, 1.0, True)\n"
+                  "first = a.train(a.METHODS['K-FAC'], 1000, 0.03, 0, 0.001, True)\n"
+                  "assert points[-1][4] < 0.9 * first[-1][4], (points, first)\n")
 
 
 if __name__ == "__main__":

@@ -49,25 +49,74 @@ class Staleness(Tool):
         self.assertNotIn("Traceback", done.stderr)
 
 
-class Readme(unittest.TestCase):
-    def test_its_table_is_the_record_of_the_autoencoder(self):
+class Autoencoder(unittest.TestCase):
+    def setUp(self):
         spec = importlib.util.spec_from_file_location("autoencoder", TOOLS / "tables" / "autoencoder.py")
-        tool = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(tool)
-        runs = tool.runs_in(TOOLS.parent / "records" / "autoencoder" / "runs.json")
+        self.tool = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(self.tool)
+        self.record = json.loads((TOOLS.parent / "records" / "autoencoder" / "runs.json").read_text())
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def write(self, run, slowness, metered):
+        """The folder of a run on a machine where it takes `slowness` times its processor time by the clock."""
+        folder = self.folder / run["name"] / f"seed-{run['seed']}"
+        folder.mkdir(parents=True, exist_ok=True)
+        keys = ("epoch", "step", "train_seconds", "train_loss", "test_loss")
+        seconds = slowness * run["epochs"][-1][2]
+        (folder / "result.json").write_text(json.dumps({
+            "name": run["name"], "seed": run["seed"], "status": run["status"], "ranks": 1,
+            "global_batch": run["batch"], "train_seconds": seconds, "total_seconds": 1.25 * seconds,
+            "epochs": [dict(zip(keys, [*e[:2], slowness * e[2], *e[3:]])) for e in run["epochs"]]}))
+        if metered:
+            (folder / "processor_seconds").write_text(str(1.25 * run["epochs"][-1][2]))
+
+    def test_the_table_of_the_pages_is_that_of_the_record(self):
+        runs = self.tool.by_name(self.record)
         for page in ("README.md", "docs/autoencoder.md"):
-            self.assertIn("\n\n" + tool.table_of(runs) + "\n\n", (TOOLS.parent / page).read_text(), page)
-        with tempfile.TemporaryDirectory() as folder:
-            for name, seeds in runs.items():
-                for seed, (batch, epochs) in enumerate(seeds):
-                    run = pathlib.Path(folder) / name / f"seed-{seed}"
-                    run.mkdir(parents=True)
-                    keys = ("epoch", "step", "train_seconds", "train_loss", "test_loss")
-                    (run / "result.json").write_text(json.dumps(
-                        {"name": name, "global_batch": batch, "epochs": [dict(zip(keys, e)) for e in epochs]}))
-            self.assertEqual(tool.runs_in(pathlib.Path(folder)), runs)
+            self.assertIn("\n\n" + self.tool.table_of(runs) + "\n\n", (TOOLS.parent / page).read_text(), page)
         runs["kfac"][0][1][-1][4] += 1
-        self.assertNotIn(tool.table_of(runs), (TOOLS.parent / "README.md").read_text())
+        self.assertNotIn(self.tool.table_of(runs), (TOOLS.parent / "README.md").read_text())
+
+    def test_a_record_is_written_from_the_folders_of_runs(self):
+        for metered, slowness in ((True, 3.0), (False, 1.0)):
+            for run in self.record["runs"]:
+                self.write(run, slowness, metered)
+            done = subprocess.run([sys.executable, TOOLS / "tables" / "autoencoder.py", self.folder, "--record",
+                                   self.folder / "runs.json"], text=True, check=True, capture_output=True)
+            written = json.loads((self.folder / "runs.json").read_text())
+            self.assertEqual(done.stdout.strip(), self.tool.table_of(self.tool.by_name(written)))
+            self.assertEqual("processor" in written["clock"], metered)
+            expected = sorted(self.record["runs"], key=lambda run: (run["name"], run["seed"]))
+            for run, old in zip(written["runs"], expected, strict=True):
+                self.assertEqual([run[key] for key in ("name", "seed", "status", "batch")],
+                                 [old[key] for key in ("name", "seed", "status", "batch")])
+                self.assertEqual("processor_seconds" in run, metered)
+                for row, old_row in zip(run["epochs"], old["epochs"], strict=True):
+                    self.assertEqual(row[:2] + row[3:], old_row[:2] + old_row[3:])
+                    self.assertAlmostEqual(row[2], old_row[2], delta=0.002)  # The record has three digits.
+            for file in self.folder.glob("*/seed-*/processor_seconds"):
+                file.unlink()
+
+    def test_runs_by_two_clocks_are_no_record(self):
+        for run in self.record["runs"][:2]:
+            self.write(run, 1.0, run["seed"] == 1)
+        with self.assertRaisesRegex(SystemExit, "some runs in .* were metered and others were not"):
+            self.tool.record_of(self.folder)
+        with self.assertRaisesRegex(SystemExit, "has no run"):
+            self.tool.record_of(self.folder / "kfac")
+
+    def test_a_metered_run_has_its_processor_seconds(self):
+        program = ("import sys, time, pathlib; t = time.process_time()\n"
+                   "while time.process_time() < t + 0.2: pass\n"
+                   "time.sleep(0.5); pathlib.Path(sys.argv[2]).mkdir(); sys.exit(5)")
+        done = subprocess.run([TOOLS / "metered.py", sys.executable, "-c", program, "--out", self.folder / "run"],
+                              check=False)
+        self.assertEqual(done.returncode, 5)
+        self.assertGreaterEqual(float((self.folder / "run" / "processor_seconds").read_text()), 0.2)
+        # Without a folder nothing is started.
+        self.assertEqual(subprocess.run([TOOLS / "metered.py", "false"], check=False, capture_output=True).returncode, 64)
 
 
 class RectangularPixels(unittest.TestCase):
