@@ -54,7 +54,8 @@ def shampoo(model: nn.Module, rate: float) -> Any:
     from pytorch_optimizer import ScalableShampoo
     from pytorch_optimizer.optimizer.utils.graft import LayerWiseGrafting
     return ScalableShampoo(model.parameters(), lr=rate, graft_type=LayerWiseGrafting.RMSPROP, use_svd=True,
-                           start_preconditioning_step=10, preconditioning_compute_steps=10)
+                           moving_average_for_momentum=True, start_preconditioning_step=10,
+                           preconditioning_compute_steps=10)
 
 
 def kfac(model: nn.Module, kl_clip: float) -> Any:
@@ -65,7 +66,7 @@ def kfac(model: nn.Module, kl_clip: float) -> Any:
 
 METHODS = {"AdamW": Method(adamw, "rate", (0.0005, 0.001, 0.002, 0.004)),
            "SOAP": Method(soap, "rate", (0.003, 0.006, 0.012, 0.024)),
-           "Shampoo": Method(shampoo, "rate", (0.0005, 0.001, 0.002, 0.004)),
+           "Shampoo": Method(shampoo, "rate", (0.0002, 0.0005, 0.001, 0.002)),
            "K-FAC": Method(kfac, "KL clip", (0.01, 0.03, 0.1, 0.3))}
 
 
@@ -176,6 +177,8 @@ class Runs:
     def best(self, name: str) -> tuple[int, float]:
         trials = [self.run(name, batch, value, SEARCH_SEED, True) for value in METHODS[name].values for batch in BATCHES]
         best = min(trials, key=score)
+        if best["value"] in (METHODS[name].values[0], METHODS[name].values[-1]):
+            print(f"{name}: the best {METHODS[name].setting} is at the end of {METHODS[name].values}; try more", flush=True)
         return best["batch"], best["value"]
 
 

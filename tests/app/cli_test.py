@@ -250,7 +250,8 @@ type = "sgd"
             self.assertTrue((self.dir / chosen / "comparison.json").exists())
 
     def test_shipped_configurations_are_valid(self):
-        folders = [REPOSITORY / "configs" / name for name in (".", "short", "resnet9-steps", "autoencoder")]
+        folders = [REPOSITORY / "configs" / name
+                   for name in (".", "short", "resnet9-steps", "autoencoder", "autoencoder-full")]
         for file in (file for folder in folders for file in folder.glob("*.toml")):
             done = self.dkfac("info", file, "--ranks", 2)
             missing = re.search("no (cifar-10|fashion-mnist):", done.stderr)

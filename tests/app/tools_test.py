@@ -66,8 +66,8 @@ class Autoencoder(unittest.TestCase):
         keys = ("epoch", "step", "train_seconds", "train_loss", "test_loss")
         seconds = slowness * run["epochs"][-1][2]
         (folder / "result.json").write_text(json.dumps({
-            "name": run["name"], "seed": run["seed"], "status": run["status"], "ranks": 1,
-            "global_batch": run["batch"], "train_seconds": seconds, "total_seconds": 1.25 * seconds,
+            "name": run["name"], "optimizer": run["name"], "seed": run["seed"], "status": run["status"], "ranks": 1,
+            "global_batch": run["batch"], "steps": run["epochs"][-1][1], "train_seconds": seconds, "total_seconds": 1.25 * seconds,
             "epochs": [dict(zip(keys, [*e[:2], slowness * e[2], *e[3:]])) for e in run["epochs"]]}))
         if metered:
             (folder / "processor_seconds").write_text(str(1.25 * run["epochs"][-1][2]))
@@ -76,6 +76,8 @@ class Autoencoder(unittest.TestCase):
         runs = self.tool.by_name(self.record)
         for page in ("README.md", "docs/autoencoder.md"):
             self.assertIn("\n\n" + self.tool.table_of(runs) + "\n\n", (TOOLS.parent / page).read_text(), page)
+        full = self.tool.by_name(json.loads((TOOLS.parent / "records" / "autoencoder" / "full.json").read_text()))
+        self.assertIn("\n\n" + self.tool.table_of(full) + "\n\n", (TOOLS.parent / "docs" / "autoencoder.md").read_text())
         runs["kfac"][0][1][-1][4] += 1
         self.assertNotIn(self.tool.table_of(runs), (TOOLS.parent / "README.md").read_text())
 
@@ -99,6 +101,19 @@ class Autoencoder(unittest.TestCase):
             for file in self.folder.glob("*/seed-*/processor_seconds"):
                 file.unlink()
 
+    def test_checkpoints_that_were_evaluated_are_rows(self):
+        run = self.record["runs"][0]
+        self.write(run, 2.0, True)
+        ends = run["epochs"]
+        half = ends[0][1] // 2
+        (self.folder / run["name"] / f"seed-{run['seed']}" / "evaluations.jsonl").write_text(
+            json.dumps({"step": half, "epoch": 0, "loss": 99.5}) + "\n"
+            + json.dumps({"step": ends[0][1], "epoch": 1, "loss": ends[0][4]}) + "\n")
+        first, second = self.tool.record_of(self.folder)["runs"][0]["epochs"]
+        self.assertEqual(first[:2] + first[3:], [0, half, None, 99.5])
+        self.assertAlmostEqual(first[2], ends[-1][2] * half / ends[-1][1], delta=0.001)
+        self.assertEqual(second[:2] + second[3:], ends[0][:2] + ends[0][3:])
+
     def test_runs_by_two_clocks_are_no_record(self):
         for run in self.record["runs"][:2]:
             self.write(run, 1.0, run["seed"] == 1)
@@ -106,6 +121,31 @@ class Autoencoder(unittest.TestCase):
             self.tool.record_of(self.folder)
         with self.assertRaisesRegex(SystemExit, "has no run"):
             self.tool.record_of(self.folder / "kfac")
+
+    def test_trials_of_a_sweep_are_added_once(self):
+        record = self.folder / "trials.json"
+        record.write_bytes((TOOLS.parent / "records" / "autoencoder" / "trials.json").read_bytes())
+        before = json.loads(record.read_text())
+        run = self.record["runs"][0]
+        self.write({**run, "name": "sweep"}, 2.0, True)
+        (self.folder / "sweep" / f"seed-{run['seed']}").rename(self.folder / "sweep" / "run-001")
+        (self.folder / "sweep" / "sweep.json").write_text(json.dumps({"runs": [
+            {"name": "run-001", "config": "kfac.toml", "status": "ok", "settings": {"lr.lr": "0.5"}},
+            {"name": "run-002", "config": "kfac.toml", "status": "failed", "settings": {"lr.lr": "9"}}]}))
+        words = [sys.executable, TOOLS / "tables" / "autoencoder_trials.py", self.folder / "sweep", "--record", record]
+        for added in (1, 0):
+            done = subprocess.run(words, text=True, check=True, capture_output=True)
+            self.assertIn(f"{added} trials added", done.stdout)
+            self.assertIn("run-002 is left out: its status is failed", done.stdout)
+        after = json.loads(record.read_text())
+        trial = after["trials"].pop()
+        self.assertEqual(after, before)
+        ends = run["epochs"]
+        first = next(e for e in ends if e[4] <= 30)
+        self.assertEqual((trial["optimizer"], trial["set"], trial["steps_to"]["test30"], trial["steps_to"]["test45"]),
+                         ("sweep", {"lr.lr": 0.5}, first[1], next(e[1] for e in ends if e[4] <= 45)))
+        # 1.25: the whole process, with its evaluations.
+        self.assertAlmostEqual(trial["seconds_to"]["test30"], 1.25 * first[2], delta=0.02)
 
     def test_a_metered_run_has_its_processor_seconds(self):
         program = ("import sys, time, pathlib; t = time.process_time()\n"

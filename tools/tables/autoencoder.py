@@ -7,7 +7,9 @@ RUNS is the folder of tools/demo.sh, or a record: records/autoencoder/runs.json 
 [smallest-largest] over seeds, at the end of the first epoch that is there: the table of README.md and
 docs/autoencoder.md. --record writes the record of a folder, a run in each line.
 
-Seconds are of training by the clock; of runs that tools/metered.py started, processor seconds.
+Seconds are of training by the clock; of runs that tools/metered.py started, processor seconds. Where
+`dkfac eval --watch` evaluated the checkpoints of a run, its rows are these, with the training loss of an epoch
+at its end alone.
 """
 import json
 import pathlib
@@ -23,18 +25,30 @@ CLOCKS = {False: "seconds of training by the clock",
 COLUMNS = ["epoch", "step", "seconds", "training loss", "test loss"]
 
 
+def rows_of(result, folder):
+    """[[epoch, step, seconds, training loss, test loss]] of each epoch, or of each checkpoint that was evaluated."""
+    rows = [[e[k] for k in ("epoch", "step", "train_seconds", "train_loss", "test_loss")] for e in result["epochs"]]
+    watched = folder / "evaluations.jsonl"
+    if not watched.is_file():
+        return rows
+    ends = {row[1]: row for row in rows}
+    each = result["train_seconds"] / result["steps"]
+    found = [json.loads(line) for line in watched.read_text().splitlines()]
+    return [ends.get(e["step"], [e["epoch"], e["step"], each * e["step"], None, e["loss"]]) for e in found]
+
+
 def run_of(file):
     """A run of the record, from its result.json and what tools/metered.py left beside it."""
     result, metered = json.loads(file.read_text()), file.parent / "processor_seconds"
     run = {key: result[key] for key in ("name", "seed", "status", "ranks")}
     run["batch"] = result["global_batch"]
-    rows = [[e[k] for k in ("epoch", "step", "train_seconds", "train_loss", "test_loss")] for e in result["epochs"]]
-    if metered.is_file() and rows:
+    rows = rows_of(result, file.parent)
+    if metered.is_file():
         # Of the process; its share in training is that by the clock.
-        run["processor_seconds"] = float(metered.read_text()) * result["train_seconds"] / result["total_seconds"]
+        seconds = float(metered.read_text()) * result["train_seconds"] / result["total_seconds"]
         for row in rows:
-            row[2] = run["processor_seconds"] * row[1] / rows[-1][1]
-        run["processor_seconds"] = round(run["processor_seconds"], 2)
+            row[2] = seconds * row[1] / result["steps"]
+        run["processor_seconds"] = round(seconds, 2)
     run["epochs"] = [[*row[:2], *(None if x is None else round(x, digits) for x, digits in zip(row[2:], (3, 4, 4)))]
                      for row in rows]
     return run
@@ -53,10 +67,10 @@ def record_of(folder):
     return {"clock": CLOCKS[clocks.pop()], "columns of epochs": COLUMNS, "runs": runs}
 
 
-def text_of(record):
-    """As JSON with a run in each line."""
-    head = json.dumps({key: value for key, value in record.items() if key != "runs"}, indent=1)
-    return head[:-2] + ',\n "runs": [\n' + ",\n".join("  " + json.dumps(run) for run in record["runs"]) + "\n ]\n}\n"
+def text_of(record, last="runs"):
+    """As JSON, with a line for each of record[last] and for each other entry."""
+    head = "".join(f" {json.dumps(key)}: {json.dumps(value)},\n" for key, value in record.items() if key != last)
+    return "{\n" + head + f' "{last}": [\n' + ",\n".join("  " + json.dumps(x) for x in record[last]) + "\n ]\n}\n"
 
 
 def by_name(record):
@@ -73,7 +87,8 @@ def spread(values, digits):
 
 
 def first_at(seeds, column, goal, shown, digits):
-    reached = [next((e[shown] for e in epochs if e[column] <= goal), None) for _, epochs in seeds]
+    reached = [next((e[shown] for e in epochs if e[column] is not None and e[column] <= goal), None)
+               for _, epochs in seeds]
     values = [value for value in reached if value is not None]
     if not values:
         return "never"
@@ -82,8 +97,8 @@ def first_at(seeds, column, goal, shown, digits):
 
 def table_of(runs):
     lines = ["|" + " | ".join(HEADS) + " |", "|---" * len(HEADS) + "|"]
-    for name, label in NAMES.items():
-        seeds = runs[name]
+    for name in (name for name in NAMES if name in runs):
+        label, seeds = NAMES[name], runs[name]
         ends = [epochs[-1] for _, epochs in seeds]
         cells = (label, f"{seeds[0][0]:,}", first_at(seeds, 4, 30, 2, 1), first_at(seeds, 4, 30, 1, 0),
                  first_at(seeds, 3, 26, 2, 1), spread([e[4] for e in ends], 1), spread([e[2] for e in ends], 1))
