@@ -114,6 +114,14 @@ class Autoencoder(unittest.TestCase):
         self.assertAlmostEqual(first[2], ends[-1][2] * half / ends[-1][1], delta=0.001)
         self.assertEqual(second[:2] + second[3:], ends[0][:2] + ends[0][3:])
 
+    def test_the_picture_has_a_curve_for_each_optimizer(self):
+        if importlib.util.find_spec("matplotlib") is None:
+            self.skipTest("no matplotlib; apt-get install python3-matplotlib")
+        picture = self.tool.curves_of(self.tool.by_name(self.record))
+        for text in ("target 30", "steps", "seconds of training", "kfac", "lars", "sgd", "adamw", "muon"):
+            self.assertIn(f">{text}</text>", picture)
+        self.assertEqual((TOOLS.parent / "docs" / "autoencoder" / "curves.svg").read_text().count(">target 30</text>"), 2)
+
     def test_runs_by_two_clocks_are_no_record(self):
         for run in self.record["runs"][:2]:
             self.write(run, 1.0, run["seed"] == 1)

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Seconds and steps to two losses, from the runs of tools/demo.sh, and their record.
 
-usage: tools/tables/autoencoder.py RUNS [--record FILE]
+usage: tools/tables/autoencoder.py RUNS [--record FILE] [--curves FILE.svg]
 
 RUNS is the folder of tools/demo.sh, or a record: records/autoencoder/runs.json is one. Prints mean
 [smallest-largest] over seeds, at the end of the first epoch that is there: the table of README.md and
-docs/autoencoder.md. --record writes the record of a folder, a run in each line.
+docs/autoencoder.md. --record writes the record of a folder, a run in each line; --curves draws test KL against
+steps and seconds (Debian: python3-matplotlib).
 
 Seconds are of training by the clock; of runs that tools/metered.py started, processor seconds. Where
 `dkfac eval --watch` evaluated the checkpoints of a run, its rows are these, with the training loss of an epoch
@@ -18,8 +19,6 @@ import sys
 NAMES = {"kfac": "K-FAC", "lars": "LARS", "sgd": "SGD", "adamw": "AdamW", "muon": "Muon"}
 HEADS = ("", "batch", "seconds to test KL 30", "steps to it", "seconds to training KL 26", "test KL at the end",
          "seconds in all")
-
-
 CLOCKS = {False: "seconds of training by the clock",
           True: "processor seconds of training, shared out evenly over the steps of a run"}
 COLUMNS = ["epoch", "step", "seconds", "training loss", "test loss"]
@@ -106,14 +105,33 @@ def table_of(runs):
     return "\n".join(lines)
 
 
+def curves_of(runs):
+    """A picture of test KL, means and ranges over seeds."""
+    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "python"))
+    from dkfac.report._svg import curves_svg
+    groups = []
+    for name, seeds in runs.items():
+        points = [{"epoch": rows[0][0], "steps": rows[0][1], "seconds": sum(row[2] for row in rows) / len(rows),
+                   "mean": sum(row[4] for row in rows) / len(rows), "low": min(row[4] for row in rows),
+                   "high": max(row[4] for row in rows), "runs": len(rows)}
+                  for rows in zip(*(epochs for _, epochs in seeds))]
+        groups.append({"name": name, "epochs_to_target": None, "seconds_to_target": None, "curves": {
+            "test_loss": [points], "train_loss": [points]}})
+    return curves_svg({"groups": groups, "target": None, "target_top5": None, "target_loss": 30})
+
+
 def main(words):
-    if len(words) not in (1, 3) or words[1:2] not in ([], ["--record"]):
+    options = dict(zip(words[1::2], words[2::2]))
+    if len(words) != 1 + 2 * len(options) or not set(options) <= {"--record", "--curves"}:
         sys.exit(__doc__.split("\n\n")[1].strip())
     path = pathlib.Path(words[0])
     record = json.loads(path.read_text()) if path.is_file() else record_of(path)
-    if len(words) == 3:
-        pathlib.Path(words[2]).write_text(text_of(record))
-    print(table_of(by_name(record)))
+    runs = by_name(record)
+    if "--record" in options:
+        pathlib.Path(options["--record"]).write_text(text_of(record))
+    if "--curves" in options:
+        pathlib.Path(options["--curves"]).write_text(curves_of(runs))
+    print(table_of(runs))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 
 usage: tools/tables/autoencoder_trials.py SWEEP... --record FILE
 
-SWEEP is the folder of `python -m dkfac.sweep records/autoencoder/search-NAME.toml`, whose launcher is
+SWEEP is the folder of `python -m dkfac.sweep configs/sweeps/autoencoder-NAME.toml`, whose launcher is
 tools/metered.py; FILE is records/autoencoder/trials.json. A trial that FILE has already is not added again.
 """
 import json

@@ -111,7 +111,8 @@ def draw_target(axes: Axes, plot: Plot) -> None:
     if plot.target is None:
         return
     axes.axhline(plot.target, color=INK[0], linewidth=1.4, linestyle=(0, (5, 4)))
-    axes.annotate("target " + text.target_text(plot.target), (0, plot.target), xytext=(5, 5),
+    shown = text.target_text(plot.target) if plot.accuracy else f"{plot.target:g}"
+    axes.annotate("target " + shown, (0, plot.target), xytext=(5, 5),
                   textcoords="offset points", color=INK[0])
     for mark in plot.marks:
         axes.vlines(mark.x, plot.y.low, plot.target, color=colour(mark.style), linewidth=1.2, linestyle=(0, (2, 3)))
