@@ -211,12 +211,6 @@ def test_points_are_where_the_axes_say(comparison):
         (pytest.approx(x, abs=0.06), pytest.approx(y, abs=0.06)) for x, y in ((x1, y1), (x2, y2), (x3, y3))]
 
 
-def test_a_target_is_in_the_units_of_its_axis(comparison):
-    comparison["target_loss"], comparison["target"] = 0.5, 0.87
-    for measure, shown in (("test_loss", "target 0.5<"), ("test_accuracy", "target 87 %<")):
-        assert shown in _svg.inline_svg(_pictures.plot_of(comparison, measure, "epochs"), "p")
-
-
 def test_steps_are_an_axis_where_groups_take_different_numbers_an_epoch(comparison):
     def labels():
         return [ElementTree.fromstring(picture).get("aria-label") for picture in _page.curve_pictures(comparison)][:3]
