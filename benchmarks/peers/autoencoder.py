@@ -19,6 +19,7 @@ import importlib.metadata
 import math
 import pathlib
 import resource
+import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -178,7 +179,8 @@ class Runs:
         trials = [self.run(name, batch, value, SEARCH_SEED, True) for value in METHODS[name].values for batch in BATCHES]
         best = min(trials, key=score)
         if best["value"] in (METHODS[name].values[0], METHODS[name].values[-1]):
-            print(f"{name}: the best {METHODS[name].setting} is at the end of {METHODS[name].values}; try more", flush=True)
+            print(f"{name}: the best {METHODS[name].setting} is at the end of {METHODS[name].values}; try more",
+                  file=sys.stderr)
         return best["batch"], best["value"]
 
 
