@@ -3,7 +3,6 @@
 #include "core/cpu/matrix.h"
 #include "core/cuda/gram.h"
 #include "core/cuda/offset_functors.h"
-#include "core/cuda/words.h"
 #include "core/shared/cuda/launch.cuh"
 #include "core/shared/element.h"
 
@@ -50,13 +49,11 @@ void copy_padded(Stream stream, const PatchSpec& s, const W* x, std::int64_t fir
 
 void copy_round(Context& ctx, const PatchSpec& spec, ConstTensorView x, std::int64_t first,
                 std::int64_t images, const Padded& to) {
-  const auto fits = [&](std::int64_t channels) {
-    if (channels == 1) return true;
-    return spec.layout == ops::Layout::nhwc && spec.c % channels == 0 &&
-           spec.x_channels() % channels == 0 && spec.first_c % channels == 0;
-  };
+  const bool together = spec.layout == ops::Layout::nhwc;
+  const std::int64_t counts = together ? spec.c | spec.x_channels() | spec.first_c : 1;
   // Scratch blocks are aligned to every word.
-  visit_words(x, to.image, fits, [&]<class W>(std::type_identity<W>, std::int64_t channels) {
+  const std::uintptr_t addresses = addresses_of(x.raw());
+  visit_words(size_of(x.dtype()), addresses, counts, [&]<class W>(W, std::int64_t channels) {
     const PatchSpec s = in_words(spec, channels);
     copy_padded<W>(ctx.stream(), s, as_packs<const W>(x.raw()) + first_element(s), first, images,
                    to, channels);

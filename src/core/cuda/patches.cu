@@ -4,7 +4,6 @@
 #include "core/cpu/matrix.h"
 #include "core/cuda/gram.h"
 #include "core/cuda/patch_functors.h"
-#include "core/cuda/words.h"
 #include "core/shared/cuda/launch.cuh"
 #include "core/shared/element.h"
 
@@ -37,12 +36,10 @@ void fill_panel(Context& ctx, const PatchSpec& spec, std::int64_t groups, ConstT
                 std::int64_t first, TensorView patches) {
   const std::int64_t row = row_stride(patches);
   const bool together = spec.layout == ops::Layout::nhwc;
-  const auto fits = [&](std::int64_t channels) {
-    if (channels == 1) return true;
-    return together && (spec.c / groups) % channels == 0 && spec.x_channels() % channels == 0 &&
-           spec.first_c % channels == 0 && row % channels == 0;
-  };
-  visit_words(x, patches, fits, [&]<class W>(std::type_identity<W>, std::int64_t channels) {
+  const std::int64_t counts =
+      together ? (spec.c / groups) | spec.x_channels() | spec.first_c | row : 1;
+  const std::uintptr_t addresses = addresses_of(x.raw(), patches.raw());
+  visit_words(size_of(x.dtype()), addresses, counts, [&]<class W>(W, std::int64_t channels) {
     const PatchSpec s = in_words(spec, channels);
     const std::int64_t width = s.width();
     for_each(

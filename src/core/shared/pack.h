@@ -38,10 +38,15 @@ template <class P, class T>
   return reinterpret_cast<P*>(at);
 }
 
+/// The bitwise or of all addresses.
+template <class... P>
+[[nodiscard]] std::uintptr_t addresses_of(const P*... at) {
+  return (reinterpret_cast<std::uintptr_t>(at) | ... | 0U);
+}
 /// Whether all pointers are multiples of 16 bytes; null is.
 template <class... P>
 [[nodiscard]] bool are_aligned(const P*... at) {
-  return ((reinterpret_cast<std::uintptr_t>(at) | ... | 0U) % 16) == 0;
+  return addresses_of(at...) % 16 == 0;
 }
 
 /// Untyped bytes to copy at once, zero by default; their number is a power of two of at most 16.

@@ -63,8 +63,7 @@ ConstTensorView patches_of(Context& ctx, Scratch& scratch, const ConvShape& s, C
   const std::int64_t pixels = s.n * s.out_h * s.out_w;
   if (s.is_dense()) return groups_of(x, s.groups, pixels);
   const TensorView patches = scratch.take(Shape{s.groups, pixels, s.patch()}, x.dtype());
-  const auto addresses =
-      reinterpret_cast<std::uintptr_t>(x.raw()) | reinterpret_cast<std::uintptr_t>(patches.raw());
+  const std::uintptr_t addresses = addresses_of(x.raw(), patches.raw());
   visit_words(size_of(x.dtype()), addresses, s.group_in(), [&]<class W>(W, std::int64_t elements) {
     ConvPlaces places(s);
     places.in /= elements;

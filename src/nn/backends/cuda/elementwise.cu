@@ -21,9 +21,7 @@ void map(Context& ctx, const T* x, const T* z, T* y, std::int64_t n, F f) {
 /// visit_words() for two tensors of one dtype.
 template <class Visit>
 void move(ConstTensorView a, ConstTensorView b, std::int64_t counts, Visit&& visit) {
-  visit_words(size_of(a.dtype()),
-              reinterpret_cast<std::uintptr_t>(a.raw()) | reinterpret_cast<std::uintptr_t>(b.raw()),
-              counts, visit);
+  visit_words(size_of(a.dtype()), addresses_of(a.raw(), b.raw()), counts, visit);
 }
 
 }  // namespace

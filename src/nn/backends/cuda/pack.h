@@ -5,6 +5,7 @@
 
 namespace dkfac::nn::cuda {
 
+using dkfac::cuda::addresses_of;
 using dkfac::cuda::are_aligned;
 using dkfac::cuda::as_packs;
 using dkfac::cuda::FullPack;
