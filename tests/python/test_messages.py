@@ -1,10 +1,14 @@
 """Errors name the remedy for the program at hand, and the remedy works."""
+import sys
+import types
+
 import pytest
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import dkfac.torch as dkfac
+from support import told
 
 
 def net():
@@ -201,3 +205,35 @@ def test_tensor_parallelism_is_no_fsdp(tmp_path):
     from support import run_python
     said = run_python(DISTRIBUTED, str(tmp_path / "store"))
     assert said.split("\n")[:4] == ["tensor {'0': True}", "tensor True", "data {}", "data True"], said
+
+
+def test_a_model_in_eval_mode():
+    model, optimizer, kfac = attached()
+    model.eval()
+    model(torch.ones(6, 4)).square().mean().backward()
+    refused(optimizer.step, "the model is in eval mode", "call model.train() before the forward pass",
+            never=("LightningModule", "attach to"))
+    optimizer.zero_grad()
+    model.train()(torch.ones(6, 4)).square().mean().backward()
+    optimizer.step()
+    assert kfac.last_report.updated
+
+
+@pytest.mark.parametrize("accumulates", [True, False])
+def test_what_accelerate_accumulates_is_found_by_the_first_pass(accumulates, monkeypatch):
+    """As if it had been given; control: an Accelerator that does not accumulate this pass, but those of others."""
+    class GradientState:
+        _shared_state = {"num_steps": 3}
+        num_steps, sync_gradients = 3, not accumulates
+    monkeypatch.setitem(sys.modules, "accelerate.state", types.SimpleNamespace(GradientState=GradientState))
+    ends = []
+    for options in ({}, {"accumulation_steps": 3}):
+        model, optimizer, kfac = attached(**options)
+        with told() as texts:
+            for i in range(3):
+                (model(torch.full((6, 4), 1.0 + i)).square().mean() / 3).backward()
+            optimizer.step()
+        assert kfac.last_report.updated == (accumulates or bool(options)) and len(texts) != kfac.last_report.updated
+        assert kfac._recorder.count.passes == 3
+        ends.append([p.detach() for p in model.parameters()])
+    assert all(map(torch.equal, *ends)) == accumulates

@@ -46,8 +46,10 @@ def test_a_second_preconditioner_of_the_same_weights_is_refused():
     other = torch.optim.Adam(model.parameters())
     for attach in (lambda: dkfac.attach(model, other), lambda: dkfac.KFACPreconditioner(model),
                    lambda: dkfac.KFAC(model, 0.1), lambda: dkfac.attach(model[0], other)):
-        with pytest.raises(dkfac.InvalidArgument, match="layer '.*' has a preconditioner; detach"):
+        with pytest.raises(dkfac.InvalidArgument, match="layer '.*' has a preconditioner already.*call its detach"):
             attach()
+    with pytest.raises(dkfac.InvalidArgument, match="the optimizer has a preconditioner already.*call its detach"):
+        dkfac.attach(model, optimizer)
     dkfac.attach(model, other, skip_layers=["0", "2"])  # Other weights, here none.
     kfac.detach()
     second = dkfac.attach(model, optimizer)
@@ -281,8 +283,10 @@ def test_the_state_of_another_model_is_refused_before_the_first_pass_ends():
     its_kfac.load_state_dict(state)  # The layers are not known yet.
     with pytest.raises(dkfac.DataError, match="another model"):
         train_step(other, its_optimizer, x, y)
-    for wrong in (None, {}, model.state_dict(), optimizer.state_dict()):
-        with pytest.raises(dkfac.DataError, match="no state of dkfac.torch"):
+    for wrong, found in ((None, "it is a NoneType"), ({}, "it is empty"), (model.state_dict(), "keys are '0.weight', "),
+                         (optimizer.state_dict(), "keys are 'state', 'param_groups'"),
+                         ({**state, "version": 2}, "its version is 2")):
+        with pytest.raises(dkfac.DataError, match=f"no state of dkfac.torch of version 1: .*{found}"):
             kfac.load_state_dict(wrong)
 
 

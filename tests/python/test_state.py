@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import dkfac.torch as dkfac
+from support import told
 
 
 def make(seed=1):
@@ -246,3 +247,50 @@ def test_memory_usage_counts_the_state():
     assert usage["total"] == sum(v.numel() * v.element_size() for v in tensors)
     assert usage["a_factors"] >= 4 * (19 * 20 + 17 * 18) // 2  # Triangles of widths 18 + 1 and 16 + 1
     assert all(usage[k] > 0 for k in ("a_factors", "g_factors", "a_inverses", "g_inverses", "norms"))
+
+
+@pytest.mark.parametrize("due", [True, False])
+def test_loading_between_backward_and_step_is_refused(due):
+    """With records and without; control: after the step, and after reset_batch()."""
+    model, optimizer = make()
+    kfac = dkfac.attach(model, optimizer, statistics_interval=1 if due else 10, early_refreshes=0)
+    train(model, optimizer, data(1))
+    state, (x, y) = kfac.state_dict(), data(2)[1]
+    model(x).square().mean().backward()
+    assert kfac._recorder.recorded() == due
+    with pytest.raises(dkfac.Error, match="load_state_dict. comes between backward and step; call it after the step"):
+        kfac.load_state_dict(state)
+    optimizer.step()
+    assert kfac.last_report.updated
+    kfac.load_state_dict(state)
+    model(x).square().mean().backward()
+    kfac.reset_batch()
+    kfac.load_state_dict(state)
+
+
+def test_a_state_of_another_network_names_a_layer_and_both_shapes():
+    states = []
+    for width in (4, 6):
+        model = nn.Linear(3, width)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        kfac = dkfac.attach(nn.Sequential(nn.Tanh(), model), optimizer)
+        train(kfac.model, optimizer, [(torch.ones(5, 3), torch.ones(5, width))])
+        states.append(kfac.state_dict())
+    with pytest.raises(dkfac.DataError, match=r"the first is '1.g_inverse': \[1, 4, 4\] of float32 in the state, "
+                                              r"\[1, 6, 6\] of float32 here"):
+        kfac.load_state_dict(states[0])
+    kfac.load_state_dict(states[1])
+
+
+@pytest.mark.parametrize("fisher", ["empirical", "monte_carlo"])
+def test_a_state_of_another_fisher_is_told(fisher):
+    model, optimizer = make()
+    kfac = dkfac.attach(model, optimizer)
+    train(model, optimizer, data(1))
+    state = kfac.state_dict()
+    kfac.detach()
+    other = dkfac.attach(model, optimizer, fisher=fisher)
+    with told() as texts:
+        other.load_state_dict(state)
+    assert len(texts) == (fisher != "empirical")
+    assert all('averages of fisher="empirical", and this run' in text for text in texts)

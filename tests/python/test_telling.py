@@ -295,3 +295,27 @@ def test_numbers_for_people():
     assert [number(n) for n in (7, 999, 1234, 999600, 25.6e6, 3e12)] == ["7", "999", "1.23 k", "1 M", "25.6 M", "3 T"]
     assert [percent(*n) for n in ((0, 9), (9, 9), (1, 10**5), (99999, 10**5), (1, 3), (0, 0))] == [
         "0.0 %", "100.0 %", "0.001 %", "99.9 %", "33.3 %", "0.0 %"]
+
+
+def test_before_the_first_step_nothing_has_been_measured():
+    model = nn.Linear(4, 4)
+    kfac = dkfac.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    sentence = "nothing has been measured yet: forms, memory and cost are known after the first step"
+    assert kfac.summary().endswith(sentence)
+    kfac, _ = train(nn.Linear(4, 4), torch.randn(8, 4), 1)
+    assert sentence not in kfac.summary()
+
+
+def test_an_overhead_without_a_step_to_compare_with_is_told_as_too_low():
+    kfac, _ = train(nn.Linear(4, 4), torch.randn(8, 4), 40, statistics_interval=1, inverse_interval=1)
+    assert re.search(r"K-FAC adds more than [\d.]+ to a step: .*no step is without statistics$", kfac.summary())
+
+
+def test_the_report_calls_diagonals_by_their_name():
+    """Control: normalisations; columns stay below each other."""
+    model = nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6), nn.PReLU(6), nn.BatchNorm1d(6))
+    kfac, _ = train(model, torch.randn(8, 4), 1)
+    shapes = {row.split()[0]: row for row in kfac.report().splitlines()[1:5]}
+    assert "diagonal of 6" in shapes["2"] and "norm" not in shapes["2"] and "shift only" not in kfac.report()
+    assert "layer norm 6" in shapes["1"] and "batch norm 6" in shapes["3"]
+    assert len({len(row) for row in shapes.values()}) == 1

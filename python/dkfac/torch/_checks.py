@@ -163,7 +163,8 @@ def refuse_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> None
         raise InvalidArgument("[attach] LBFGS evaluates the model several times in a step and has curvature of its "
                               "own; use SGD or Adam")
     if getattr(optimizer, "_dkfac", None) is not None:
-        raise InvalidArgument("[attach] the optimizer has a preconditioner; detach() it first")
+        raise InvalidArgument("[attach] the optimizer has a preconditioner already, what the earlier attach() has "
+                              "returned: keep using that, or call its detach() first")
     if owned_by(optimizer).keys().isdisjoint(map(id, model.parameters())):
         raise InvalidArgument("[attach] the optimizer has no parameter of the model")
 

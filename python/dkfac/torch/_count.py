@@ -1,6 +1,19 @@
 """How many backward passes a step has: their statistics are those of one pass with all of their samples."""
 from __future__ import annotations
 
+import sys
+from typing import Any
+
+
+def of_accelerate() -> int:
+    """The number that accelerate accumulates, where it does so in this backward pass; else 1, also within Trainer, which
+    does not tell it."""
+    kind: Any = getattr(sys.modules.get("accelerate.state"), "GradientState", None)
+    if kind is None or not kind._shared_state:  # No Accelerator was made.
+        return 1
+    state = kind()
+    return 1 if state.sync_gradients else max(1, int(state.num_steps))
+
 
 class Count:
     """The number of backward passes of a step: `given`, or found as follows, from 1 on. A step with more of them has no
@@ -18,6 +31,11 @@ class Count:
         """A step begins, or its passes are given up."""
         self.seen: set[int] = set()  # Backward passes.
         self.over = False            # There are more than statistics are taken for.
+
+    def expect(self, passes: int) -> None:
+        """The first pass of all records, in a step with as many."""
+        if self.given is None and self.passes == 1:
+            self.passes = passes
 
     def resume(self, passes: int) -> None:
         """A state is loaded, with the number that it was saved with."""

@@ -40,10 +40,9 @@ def further_pass(layer: Layer, limit: int, began_later: bool) -> str:
 
 
 def more_passes(number: int, expected: int) -> str:
-    return (f"the step has {number} backward passes, where {expected} were expected: it leaves the gradients as they "
-            f"are, and the next one takes statistics of {number}, as of losses that are divided by {number}. "
-            f"accumulation_steps={number} says so from the start; a pass that is for no step of this optimizer, e.g. "
-            "that of a generator through its discriminator, belongs into `with kfac.paused():`")
+    return (f"the step has {number} backward passes, where {expected} were expected, so it is the optimizer's alone, "
+            f"and the next expects {number}: pass accumulation_steps={number} where gradients are accumulated, or run "
+            "passes that are for no step of this optimizer in `with kfac.paused():`")
 
 
 def fewer_passes(number: int, expected: int) -> str:

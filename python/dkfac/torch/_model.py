@@ -322,11 +322,15 @@ class ModelPreconditioner(Joins, Sampled, Settable):
         kept = recorder.registered.save(owned_alone) if recorder.registered is not None else recorder.pending
         kept = {"state": None, "valid": [], "rank": self.comm.rank, **(kept or {})}  # Or that of all ranks, unused yet.
         return {**kept, "version": 1, "ranks": self.comm.size, "steps": self.steps, "passes": recorder.count.passes,
-                "settings": dict(settings.values), "arguments": dict(settings.arguments)}
+                "fisher": recorder.setup.fisher, "settings": dict(settings.values),
+                "arguments": dict(settings.arguments)}
 
     def check_state(self, state: Mapping[str, Any]) -> None:
-        """Raises DataError where load_state_dict() would. Drops the records made since the last step."""
+        """Raises what load_state_dict() would."""
         _state.check(state, self.comm, self._recorder.settings.values)
+        if self._recorder.passes.begun or self._recorder.recorded():
+            raise Error("[load_state_dict] comes between backward and step; call it after the step, or reset_batch() "
+                        "first, and zero_grad()")
         self.reset_batch()
         if self._recorder.registered is not None:
             self._recorder.registered.compare(state)
@@ -339,6 +343,7 @@ class ModelPreconditioner(Joins, Sampled, Settable):
         this."""
         self.check_state(state)
         recorder, anew = self._recorder, state["state"] is None
+        _state.warn_of_fisher(state, recorder.setup.fisher)
         recorder.settings.merge(state)
         recorder.count.resume(state.get("passes", 1))
         self.steps = state["steps"]

@@ -45,6 +45,9 @@ def lacking(setup: Setup, passes: Passes, curved: Sequence[Layer], records: Step
     """What this rank lacks for a step, as a sentence; None where its gradients are of a pass since the last one, which
     hooks may not have seen where it is `hidden`.
     None is missing where no layer with curvature is trained, or where the passes used other parameters alone."""
+    if passes.current is None and not setup.model.training and (due or not (passes.passed_by or hidden)):
+        return ("[dkfac] step() needs a backward pass of the model in training mode, and the model is in eval mode, in "
+                "which nothing is recorded: call model.train() before the forward pass")
     if passes.current is None and (due or not (passes.passed_by or hidden)):
         return ("[dkfac] step() needs a backward pass, and no forward pass of the attached module in training "
                 "mode, with gradients enabled, was seen since the last one; "

@@ -14,7 +14,7 @@ from .._preconditioner import Preconditioner
 from . import _capture, _checks, _compiled, _fisher, _messages, _scalers, _state
 from ._batch import Candidate, rows_of
 from ._consistency import UNRECORDED, Consistency
-from ._count import Count
+from ._count import Count, of_accelerate
 from ._gradients import WIDE
 from ._join import Joining
 from ._layers import Layer, Moments, NormLayer
@@ -103,6 +103,7 @@ class Recorder:
                 raise
         self.apply_settings(force=True)
         self.load_pending()
+        self.count.expect(of_accelerate())
         return registered
 
     def register(self) -> Registered:
@@ -382,8 +383,7 @@ class Recorder:
         self.vectors.end_step()
         self.passes.end_step()
         self._held = []
-        fewer = self.count.end_step()
-        if fewer is not None:
+        if (fewer := self.count.end_step()) is not None:
             self.consistency.tell("fewer passes", _messages.fewer_passes(fewer, self.count.passes))
         self.uncaught.end_step()
         self.joining.end_step()

@@ -1,8 +1,10 @@
 """State of a preconditioner as a dict of tensors and numbers."""
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from typing import Any
+import re
+import warnings
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Optional
 
 import torch
 
@@ -38,9 +40,18 @@ def block_width(state: Mapping[str, Any] | None) -> int:
     return 0 if inner is None else int(inner.get("block_width", 0))
 
 
+def _described(state: object) -> str:
+    if not isinstance(state, dict):
+        return f"it is a {type(state).__name__}"
+    if set(state) >= _KEYS:
+        return f"its version is {state['version']!r}"
+    keys = [repr(key) for key in state]
+    return f"its keys are {', '.join(keys[:6])}{' ...' if len(keys) > 6 else ''}" if keys else "it is empty"
+
+
 def check(state: object, comm: Comm, settings: Collection[str]) -> None:
     if not isinstance(state, dict) or not set(state) >= _KEYS or state["version"] != 1:
-        raise DataError("[load_state_dict] this is no state of dkfac.torch of version 1")
+        raise DataError("[load_state_dict] this is no state of dkfac.torch of version 1: " + _described(state))
     if set(state["settings"]) != set(settings):
         raise DataError(f"[load_state_dict] the settings of the state are {', '.join(state['settings'])}; they must be "
                         + ", ".join(settings))
@@ -84,11 +95,39 @@ def compare(preconditioner: Preconditioner, state: Mapping[str, Any], of_other_r
         names -= of_workers - set(given)
     if of_other_rank or of_all_ranks:  # Every rank has the schedule of every statistic.
         names -= {name for name in set(given) - set(wanted) if not name.endswith("_refreshed_at")}
-    wrong = sorted(name for name in names
-                   if name not in wanted or name not in given or wanted[name] != given[name])
+    wrong = [name for name in [*wanted, *sorted(set(given) - set(wanted))] if name in names
+             and (name not in wanted or name not in given or wanted[name] != given[name])]
     if wrong:
         raise DataError(f"[load_state_dict] the state is of another model or other options: {len(wrong)} values "
-                        f"differ, the first is {wrong[0]!r}")
+                        f"differ, the first is {_first(wrong, given, wanted)}")
+
+
+_Values = Mapping[str, Optional[tuple[tuple[int, ...], torch.dtype]]]
+
+
+def _first(wrong: Sequence[str], given: _Values, wanted: _Values) -> str:
+    """The first value of a layer, one that both have if there is one, and of that layer an inverse, which tells the
+    width."""
+    layers = [one for one in wrong if "." in one] or wrong
+    name = next((one for one in layers if one in given and one in wanted), layers[0])
+    layer = re.escape(name.rpartition(".")[0])
+    name = next((one for one in layers if re.fullmatch(layer + r"\.[ag]_inverse", one)), name)
+
+    def of(values: _Values) -> str:
+        if name not in values:
+            return "missing"
+        value = values[name]
+        return "a number" if value is None else f"{list(value[0])} of {str(value[1]).replace('torch.', '')}"
+    return f"{name!r}: {of(given)} in the state, {of(wanted)} here"
+
+
+def warn_of_fisher(state: Mapping[str, Any], here: str) -> None:
+    """Where the averages of the state are not those that this run makes."""
+    saved = state.get("fisher", here)
+    if saved != here and state["state"] is not None:
+        warnings.warn(f'[dkfac] the state has averages of fisher="{saved}", and this run continues them with those of '
+                      f'fisher="{here}", so that curvature is a mixture for about 1 / new_weight statistics; attach '
+                      f'with fisher="{saved}" to continue as before', stacklevel=4)
 
 
 def load(preconditioner: Preconditioner, state: Mapping[str, Any]) -> None:

@@ -121,7 +121,9 @@ class Telling:
             parts.append("compiled code runs as it was written in steps with statistics")
         if table:
             parts.append(_memory(table, comm.rank, comm.size))
-            parts.append(self._cost())
+            parts.append(self._cost(settings))
+        else:
+            parts.append("nothing has been measured yet: forms, memory and cost are known after the first step")
         return ". ".join(parts)
 
     def _intervals(self, settings: Mapping[str, float]) -> str:
@@ -134,12 +136,17 @@ class Telling:
                          + ("" if settings[name] else f" (by overhead={self._options.overhead:g})"))
         return ", ".join(parts)
 
-    def _cost(self) -> str:
+    def _cost(self, settings: Mapping[str, float]) -> str:
         text = "cost of statistics and inverses: known once they have been due"
         if self._flops:
             text = f"cost: {number(self._flops)}FLOP of statistics and inverses when they are due"
         adds = self._report.overhead if self._report is not None else 0
-        return f"{text}; K-FAC adds {adds:.2f} to a step on average" if adds else text
+        if not adds:
+            return text
+        if settings[INTERVALS[0]] == 1:
+            return (f"{text}; K-FAC adds more than {adds:.2f} to a step: what its hooks take is not told from the "
+                    "model, as no step is without statistics")
+        return f"{text}; K-FAC adds {adds:.2f} to a step on average"
 
 
 def _choice(recorder: Recorder, before: StepReport, now: StepReport, overhead: float) -> str:

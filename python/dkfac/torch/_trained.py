@@ -1,6 +1,7 @@
 """Which parameters are trained: some are unfrozen, or given to the optimizer, only after attach()."""
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterator
 
 import torch
@@ -76,8 +77,8 @@ class ModelLayers:
         curved = [layer for layer in layers if layer.reason is None]
         taken = _capture.claim(tracker, curved)
         if taken is not None:
-            raise InvalidArgument(f"[attach] the gradient of layer '{taken.name}' has a preconditioner; detach() it "
-                                  "first")
+            raise InvalidArgument(f"[attach] the gradient of layer '{taken.name}' has a preconditioner already, of an "
+                                  "earlier attach(): keep using what that has returned, or call its detach() first")
         watched = [layer for layer in curved if not (isinstance(layer, VectorLayer) and layer.by_gradient)]
         self.all, self.watched = layers, watched
         self.vectors = [layer for layer in curved if isinstance(layer, VectorLayer)]
@@ -196,8 +197,18 @@ class ModelLayers:
         frozen = {layer.name: "it is frozen" for layer in self.curved() if not layer.weight.requires_grad}
         return {**found, **frozen, **self.without_layer()}
 
+    def _of_vectors(self, table: str) -> str:
+        """The table, in which the library takes vectors for the shifts of normalisations."""
+        names = {layer.name for layer in self.vectors if layer.bias is None}
+
+        def renamed(found: re.Match[str]) -> str:
+            shape = f"diagonal of {found[2]}"
+            return found[1] + shape.ljust(len(found[0]) - len(found[1])) if found[1].rstrip() in names else found[0]
+        return re.sub(r"(?m)^(\S+ +)\w+ norm (\d+) \w+ shift only", renamed, table)
+
     def lines(self, table: str | None) -> str:
         """A line for each layer, or the table of the library, with the reasons that it does not know."""
-        text = table or "\n".join(f"{layer.name}: {layer.reason or 'K-FAC'}" for layer in self.all)
+        text = self._of_vectors(table) if table else "\n".join(
+            f"{layer.name}: {layer.reason or 'K-FAC'}" for layer in self.all)
         left = {layer.name: layer.left for layer in self.all if layer.left is not None}
         return "\n".join([text, *(f"{name}: {reason}" for name, reason in {**left, **self.without_layer()}.items())])
