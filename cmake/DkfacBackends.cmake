@@ -1,4 +1,4 @@
-# Finds the optional libraries. Sets DKFAC_HAVE_{BLAS,ONEDNN,MPI,CUDA} and creates the targets
+# Finds the optional libraries. Sets DKFAC_HAVE_{BLAS,ONEDNN,MPI,CRYPTO,CUDA} and creates the targets
 # dkfac_blas, dkfac_onednn, dkfac_mpi_library; CUDA: DkfacCuda.cmake. OpenMP is used when the compiler has it.
 
 function(dkfac_require part what)
@@ -31,5 +31,12 @@ if(NOT DKFAC_MPI STREQUAL "OFF")
   set(DKFAC_HAVE_MPI ${DkfacMPI_FOUND})
 endif()
 dkfac_require(MPI "MPI")
+
+set(DKFAC_HAVE_CRYPTO OFF)
+if(NOT DKFAC_CRYPTO STREQUAL "OFF")
+  find_package(OpenSSL 1.1.1 QUIET COMPONENTS Crypto)
+  set(DKFAC_HAVE_CRYPTO ${OpenSSL_Crypto_FOUND})
+endif()
+dkfac_require(CRYPTO "libcrypto of OpenSSL 1.1.1 or newer")
 
 include(DkfacCuda)

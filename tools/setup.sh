@@ -18,7 +18,7 @@ fi
 packages=(
   g++ cmake ninja-build                                   # build
   libopenblas-openmp-dev libdnnl-dev                      # fast CPU backend
-  libopenmpi-dev openmpi-bin                              # ranks
+  libopenmpi-dev openmpi-bin libssl-dev                   # ranks
   zlib1g-dev libjpeg62-turbo-dev libpng-dev libwebp-dev   # data
   libcli11-dev libtomlplusplus-dev                        # program
   nlohmann-json3-dev libfmt-dev

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds the wheel of the Python package into dist/, for machines without a compiler: the OpenBLAS of scipy-openblas32,
-# which knows newer processors than Debian's, Debian's oneDNN and the OpenMP runtime are inside, with their licences. It
+# which knows newer processors than Debian's, Debian's oneDNN and libcrypto and the OpenMP runtime are inside, with their licences. It
 # runs where glibc is 2.36 or newer (Debian 12, Ubuntu 24.04). No MPI: processes are connected by torch's process group
 # or over TCP. Needs what tools/setup.sh installs, and a package index for pip.
 # Usage: tools/wheel.sh           # no CUDA
@@ -29,7 +29,7 @@ blas=$(python -c 'import scipy_openblas32 as blas; print(blas.get_lib_dir())')
 rm -rf build/licenses
 mkdir build/licenses
 cp "${blas%/*/*}"/scipy_openblas32-*.dist-info/licenses/LICENSE.txt build/licenses/libscipy_openblas.txt
-for library in libdnnl.so.2 libgomp.so.1 libOpenCL.so.1; do
+for library in libdnnl.so.2 libgomp.so.1 libOpenCL.so.1 libcrypto.so.3; do
   package=$(dpkg-query -S "*/$library" | sed -n '1s/:.*//p')
   cp "/usr/share/doc/$package/copyright" "build/licenses/${library%%.*}.txt"
 done
@@ -39,7 +39,7 @@ if command -v ccache >/dev/null; then
 fi
 export CMAKE_BUILD_PARALLEL_LEVEL=$cores
 settings=("wheel.license-files=LICENSE;build/licenses/*" "cmake.define.DKFAC_CUDA=$cuda" cmake.define.DKFAC_BLAS=ON
-  "cmake.define.DKFAC_OPENBLAS_LIBRARY=$blas/libscipy_openblas.so" cmake.define.DKFAC_ONEDNN=ON)
+  "cmake.define.DKFAC_OPENBLAS_LIBRARY=$blas/libscipy_openblas.so" cmake.define.DKFAC_ONEDNN=ON cmake.define.DKFAC_CRYPTO=ON)
 pip --quiet --disable-pip-version-check wheel --no-deps --no-build-isolation --wheel-dir "$work" \
   "${settings[@]/#/--config-settings=}" .
 rm -f dist/dkfac-*.whl

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import warnings
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
@@ -39,9 +40,12 @@ class Comm:
 
     @classmethod
     def tcp(cls: type[_Comm], rank: int | None = None, size: int | None = None, host: str | None = None,
-            port: int | None = None, timeout: float = 120.0) -> _Comm:
-        """`size` processes over TCP, for trusted networks; rank 0 listens at host:port. Arguments that are left out
-        are RANK, WORLD_SIZE, MASTER_ADDR and, for a second port beside torch's, MASTER_PORT + 1."""
+            port: int | None = None, timeout: float = 120.0, secret: str | None = None,
+            require_secret: bool = False) -> _Comm:
+        """`size` processes over TCP; rank 0 listens at host:port. Arguments that are left out are RANK, WORLD_SIZE,
+        MASTER_ADDR and, for a second port beside torch's, MASTER_PORT + 1. `secret`: by it the ranks prove to each
+        other that they belong to the job, at least 16 characters; by default that of DKFAC_SECRET or of the file
+        DKFAC_SECRET_FILE, else none. Ranks on several hosts without one warn; `require_secret` refuses."""
         rank = _number("RANK", rank)
         size = _number("WORLD_SIZE", size)
         host = os.environ.get("MASTER_ADDR", "127.0.0.1") if host is None else host
@@ -49,13 +53,15 @@ class Comm:
         if not 1 <= port <= 65535:
             raise InvalidArgument(f"[Comm.tcp] the port is {port}; it must be 1 to 65535; pass port=..., or "
                                   "set MASTER_PORT")
-        return cls._make(library().dkfac_comm_tcp, rank, size, host.encode(), port, _options(timeout))
+        return cls._make(library().dkfac_comm_tcp, rank, size, host.encode(), port,
+                         _options(timeout, secret, require_secret))
 
     @classmethod
-    def world(cls: type[_Comm], timeout: float = 120.0) -> _Comm:
+    def world(cls: type[_Comm], timeout: float = 120.0, require_secret: bool = False) -> _Comm:
         """The ranks that torchrun, mpirun or srun started; one without a launcher. Where a launcher sets no
-        MASTER_ADDR, as mpirun, this takes a library that was built with MPI (DKFAC_MPI=ON), which a wheel is not."""
-        return cls._make(library().dkfac_comm_world, _options(timeout))
+        MASTER_ADDR, as mpirun, this takes a library that was built with MPI (DKFAC_MPI=ON), which a wheel is not.
+        `require_secret` as in tcp(); ranks over MPI have none."""
+        return cls._make(library().dkfac_comm_world, _options(timeout, None, require_secret))
 
     @classmethod
     def from_backend(cls: type[_Comm], backend: Backend, timeout: float = 120.0) -> _Comm:
@@ -72,7 +78,11 @@ class Comm:
     def _make(cls: type[_Comm], function: Callable[..., int], *arguments: object) -> _Comm:
         handle = ctypes.c_void_p()
         check(function(*arguments, ctypes.byref(handle)))
-        return cls(handle)
+        comm = cls(handle)
+        warning = text_of(library().dkfac_comm_warning(handle))
+        if warning:
+            warnings.warn(f"[dkfac] {warning}", stacklevel=3)
+        return comm
 
     def on_device(self: _Comm, device: c.Device) -> _Comm:
         """A communicator for memory of a CUDA device, over this one; collective."""
@@ -99,9 +109,11 @@ def _number(name: str, value: int | None = None) -> int:
     return int(text)
 
 
-def _options(timeout: float = 120.0) -> object:
+def _options(timeout: float = 120.0, secret: str | None = None, require_secret: bool = False) -> object:
     options = initialized(c.CommOptions, library().dkfac_comm_options_init)
     options.timeout_s = timeout
+    options.secret = None if secret is None else secret.encode()
+    options.require_secret = require_secret
     return ctypes.byref(options)
 
 

@@ -82,7 +82,7 @@ def candidates() -> list[pathlib.Path]:
 def _declare(library: Library) -> None:
     handle, tensor, scale = c_void_p, POINTER(c.Tensor), POINTER(c.RecordScale)
     texts: _Arguments = {"dkfac_last_error": [], "dkfac_version": [], "dkfac_build_info": [],
-                         "dkfac_comm_backend": [handle]}
+                         "dkfac_comm_backend": [handle], "dkfac_comm_warning": [handle]}
     nothing: _Arguments = {
         "dkfac_set_callback_error": [c_char_p], "dkfac_comm_destroy": [handle],
         "dkfac_preconditioner_destroy": [handle], "dkfac_factors_destroy": [handle],
@@ -93,7 +93,7 @@ def _declare(library: Library) -> None:
         "dkfac_curvature_settings_init": [POINTER(c.CurvatureSettings), c_size_t],
         "dkfac_layer_spec_init": [POINTER(c.LayerSpec), c_size_t, c_int32]}
     numbers: _Arguments = {"dkfac_c_abi": [], "dkfac_comm_rank": [handle], "dkfac_comm_size": [handle],
-                           "dkfac_factors_owner": [handle]}
+                           "dkfac_factors_owner": [handle], "dkfac_comm_can_use_secrets": []}
     out = POINTER(c_void_p)
     comm_options = POINTER(c.CommOptions)
     pre = "dkfac_preconditioner_"

@@ -38,7 +38,8 @@ class Tensor(ctypes.Structure):
 
 
 class CommOptions(ctypes.Structure):
-    _fields_ = [("struct_size", c_size_t), ("timeout_s", c_double), ("check_calls", c_int32), ("piece_bytes", c_int64)]
+    _fields_ = [("struct_size", c_size_t), ("timeout_s", c_double), ("check_calls", c_int32), ("piece_bytes", c_int64),
+                ("secret", c_char_p), ("require_secret", c_int32)]
 
 
 class CommCallbacks(ctypes.Structure):

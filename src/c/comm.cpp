@@ -96,7 +96,7 @@ int dkfac_comm_tcp(int32_t rank, int32_t size, const char* host, uint16_t port,
   constexpr const char* kName = "dkfac_comm_tcp";
   return c::make_comm(kName, out, [&] {
     return comm::make_tcp(rank, size, &c::required(host, kName, "host"), port,
-                          c::comm_options(options, kName));
+                          c::comm_options(options, kName), c::comm_secret(options, kName));
   });
 }
 
@@ -147,6 +147,10 @@ int32_t dkfac_comm_rank(const dkfac_comm* comm) {
 }
 int32_t dkfac_comm_size(const dkfac_comm* comm) {
   return comm == nullptr ? -1 : comm->comm->size();
+}
+int32_t dkfac_comm_can_use_secrets(void) { return comm::can_use_secrets() ? 1 : 0; }
+const char* dkfac_comm_warning(const dkfac_comm* comm) {
+  return comm == nullptr ? "" : comm->warning.c_str();
 }
 const char* dkfac_comm_backend(const dkfac_comm* comm) {
   return comm == nullptr ? "" : comm->comm->backend().data();  // Literals.

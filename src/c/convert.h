@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "dkfac/c/types.h"
+#include "dkfac/comm/secret.h"
 #include "dkfac/core/context.h"
 #include "dkfac/core/gradients.h"
 #include "dkfac/core/layer_spec.h"
@@ -86,6 +87,7 @@ template <class Enum>
 
 // options.cpp
 [[nodiscard]] comm::Options comm_options(const dkfac_comm_options* options, const char* operation);
+[[nodiscard]] comm::Secret comm_secret(const dkfac_comm_options* options, const char* operation);
 [[nodiscard]] kfac::CurvatureOptions curvature_options(const dkfac_curvature_options* options,
                                                        const char* operation);
 struct Execution {

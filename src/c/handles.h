@@ -7,6 +7,7 @@
 
 #include "dkfac/c/types.h"
 #include "dkfac/comm/communicator.h"
+#include "dkfac/comm/secret.h"
 #include "dkfac/core/context.h"
 #include "dkfac/kfac/factors.h"
 #include "dkfac/kfac/preconditioner.h"
@@ -16,6 +17,7 @@
 
 struct dkfac_comm {
   std::shared_ptr<dkfac::comm::Communicator> comm;
+  std::string warning = dkfac::comm::secret_warning(*comm);
 };
 
 struct dkfac_preconditioner {

@@ -155,6 +155,13 @@ comm::Options comm_options(const dkfac_comm_options* given, const char* operatio
           .piece_bytes = o.piece_bytes};
 }
 
+comm::Secret comm_secret(const dkfac_comm_options* given, const char* operation) {
+  const dkfac_comm_options o =
+      known_fields(given, default_comm_options(), operation, "dkfac_comm_options");
+  return {.text = o.secret == nullptr ? "" : o.secret,
+          .required = flag_of(o.require_secret, operation, "require_secret")};
+}
+
 kfac::CurvatureOptions curvature_options(const dkfac_curvature_options* given,
                                          const char* operation) {
   const dkfac_curvature_options o =

@@ -105,6 +105,19 @@ class Queue(unittest.TestCase):
         for line in ("#SBATCH --signal=USR1@120", "#SBATCH --requeue"):
             self.assertIn(line, text)
 
+    def test_ranks_get_a_secret_where_the_program_can_use_one(self):
+        env = {"DKFAC": str(self.dir / "dkfac")}
+        srun = 'printf "%s\\n" "$DKFAC_SECRET" >> secrets'
+        for word, others in (("yes", {}), ("no", {}), ("yes", {"DKFAC_SECRET": "chosen by the user"}),
+                             ("yes", {"DKFAC_SECRET_FILE": "a"}), ("yes", {})):
+            self.command("dkfac", f'echo "libcrypto  {word}"')
+            self.assertEqual(self.submit(srun, **env, **others)[0], 0)
+        first, without, own, file, last = (self.dir / "secrets").read_text().splitlines()
+        self.assertRegex(first, "^[0-9a-f]{64}$")
+        self.assertRegex(last, "^[0-9a-f]{64}$")
+        self.assertNotEqual(first, last)
+        self.assertEqual((without, own, file), ("", "chosen by the user", ""))
+
     def test_a_job_that_never_starts_does_not_come_back(self):
         code, said, requeued = self.submit("exit 75")
         self.assertEqual((code, requeued), (75, False))

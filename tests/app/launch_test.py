@@ -16,7 +16,8 @@ import unittest
 from cli_support import DKFAC, MPIEXEC, SYNTHETIC, Folder
 
 LAUNCHERS = ("OMPI_", "PMI_", "PMIX_", "SLURM_", "MASTER_", "TORCHELASTIC_")
-OTHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "TERM", "DKFAC_DATA", "DKFAC_PORT")
+OTHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "TERM", "DKFAC_DATA", "DKFAC_PORT", "DKFAC_SECRET",
+          "DKFAC_SECRET_FILE")
 
 
 def free_port():
@@ -141,6 +142,22 @@ class Processes(Folder):
         survivor = self.finish(processes, timeout=30)[0]
         self.assertGreater(survivor.returncode, 0)
         self.assertIn("rank 1", survivor.stderr)
+
+    def test_a_secret_is_used_and_can_be_required(self):
+        if "libcrypto  yes" not in self.dkfac("info").stdout:
+            self.skipTest("this build has no libcrypto")
+        required = self.args("a", "--set", "run.require_secret=true")
+        self.run_processes(lambda *rank: torchrun(*rank) | {"DKFAC_SECRET": "of this job alone"}, 2, *required)
+        ends = self.finish(self.start(torchrun, 2, *required, "--force"))
+        self.assertEqual([e.returncode for e in ends], [64, 64])
+        self.assertIn("a secret is required (run.require_secret)", "".join(e.stderr for e in ends))
+        limit = ["--force", "--set", "run.comm_timeout_s=2"]
+        ends = self.finish(self.start(lambda rank, size, port: torchrun(rank, size, port) | {
+            "DKFAC_SECRET": f"of the job that has number {rank}"}, 2, *self.args("a", *limit)))
+        self.assertEqual([e.returncode for e in ends], [75, 75])
+        for end in ends:
+            self.assertIn("has another secret than this rank", end.stderr)
+            self.assertNotIn("has number", end.stderr)
 
     def test_a_rank_that_never_comes_is_named(self):
         limit = ["--set", "run.comm_timeout_s=1"]

@@ -46,8 +46,8 @@ DKFAC_C_API const char* dkfac_build_info(void);
 DKFAC_C_API void dkfac_comm_options_init(dkfac_comm_options* options, size_t struct_size);
 
 /* Make a communicator of one rank; of `size` processes over TCP, where rank 0 listens at host:port
- * (collective; trusted networks only); of the world of the launcher (torchrun, mpirun, srun; one
- * rank without a launcher). `options` may be null. */
+ * (collective; dkfac/comm/tcp.h has what a secret protects); of the world of the launcher
+ * (torchrun, mpirun, srun; one rank without a launcher). `options` may be null. */
 DKFAC_C_API int dkfac_comm_self(const dkfac_comm_options* options, dkfac_comm** out);
 DKFAC_C_API int dkfac_comm_tcp(int32_t rank, int32_t size, const char* host, uint16_t port,
                                const dkfac_comm_options* options, dkfac_comm** out);
@@ -82,6 +82,11 @@ DKFAC_C_API int32_t dkfac_comm_rank(const dkfac_comm* comm); /* -1 for null */
 DKFAC_C_API int32_t dkfac_comm_size(const dkfac_comm* comm);
 DKFAC_C_API const char* dkfac_comm_backend(
     const dkfac_comm* comm); /* "self", "tcp", "external", ... */
+/* Whether this build has libcrypto, without which a secret is an error. */
+DKFAC_C_API int32_t dkfac_comm_can_use_secrets(void);
+/* One sentence for users on rank 0 where ranks are on several machines and connected over TCP
+ * without a secret; else "". Valid as long as `comm`. */
+DKFAC_C_API const char* dkfac_comm_warning(const dkfac_comm* comm);
 
 /* --- layers ---------------------------------------------------------------------------------- */
 

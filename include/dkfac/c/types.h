@@ -72,11 +72,11 @@ typedef enum dkfac_reduce_op { DKFAC_REDUCE_SUM = 0, DKFAC_REDUCE_MAX = 1 } dkfa
 
 typedef struct dkfac_comm_options {
   size_t struct_size;
-  double timeout_s; /* Time limit of a collective, > 0; default 120. Callbacks keep their own
-                       limits. */
-  int32_t
-      check_calls; /* 1: compare every collective over the ranks before data moves. Default 0. */
-  int64_t piece_bytes; /* Long buffers are transferred in pieces of this size; default 1 MiB. */
+  double timeout_s;       /* Of a collective, > 0; default 120. Callbacks keep their own limits. */
+  int32_t check_calls;    /* 1: compare each collective over the ranks before it runs. Default 0. */
+  int64_t piece_bytes;    /* Long buffers are transferred in pieces of this size; default 1 MiB. */
+  const char* secret;     /* Over TCP; null: that of DKFAC_SECRET or DKFAC_SECRET_FILE, or none. */
+  int32_t require_secret; /* 1: no connection to another rank without one. Default 0. */
 } dkfac_comm_options;
 /* Collectives of the caller's framework, over host memory. Each blocks until its result is complete
  * and returns 0, or another value after dkfac_set_callback_error(); the communicator then fails for

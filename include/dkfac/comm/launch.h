@@ -5,6 +5,7 @@
 #include <string>
 
 #include "dkfac/comm/communicator.h"
+#include "dkfac/comm/secret.h"
 #include "dkfac/core/export.h"
 
 namespace dkfac::comm {
@@ -33,12 +34,13 @@ struct DKFAC_API LaunchInfo {
 /// itself uses make_mpi() instead. Under a launcher it connects over TCP if LaunchInfo::host is
 /// set, else over MPI, which it initialises. Without a launcher it is make_self(). Throws CommError
 /// if several ranks need MPI and this build has none, or if an MPI that is already running has each
-/// of them alone.
+/// of them alone. InvalidArgument where `secret` requires one and MPI would be initialised
+/// for several ranks, which takes none.
 ///
 /// Declared before, and so destroyed after, every optimizer and communicator made from comm().
 class DKFAC_API World {
  public:
-  explicit World(Options options = {});
+  explicit World(Options options = {}, Secret secret = {});
   ~World();  ///< Finalises MPI unless the group was aborted.
   World(const World&) = delete;
   World& operator=(const World&) = delete;

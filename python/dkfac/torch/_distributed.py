@@ -7,6 +7,7 @@ import ctypes
 import datetime
 import functools
 import os
+import secrets
 import socket
 import traceback
 import weakref
@@ -18,7 +19,7 @@ import torch.distributed as dist
 
 from .. import _comm
 from .. import _structs as c
-from .._library import CommError, Error, InvalidArgument
+from .._library import CommError, Error, InvalidArgument, library
 from ._layers import Layer
 
 # Groups made here, by weak references: torch.distributed alone holds them, so that their threads end with its
@@ -198,9 +199,10 @@ class Comm(_comm.Comm):
     @classmethod
     def torch_tcp(cls, timeout: float = 120.0) -> Comm:
         """The ranks of torch.distributed, over the library's own TCP connections; collective. Ranks on several hosts
-        need MASTER_ADDR, the host of rank 0; without it 127.0.0.1."""
-        host, port = _address()
-        return cls.tcp(dist.get_rank(), dist.get_world_size(), host, port, timeout)
+        need MASTER_ADDR, the host of rank 0; without it 127.0.0.1. Without a secret in its DKFAC_SECRET or
+        DKFAC_SECRET_FILE, rank 0 chooses one, which torch.distributed passes on."""
+        host, port, secret = _meeting()
+        return cls.tcp(dist.get_rank(), dist.get_world_size(), host, port, timeout, secret)
 
     def on_device(self, device: c.Device) -> Comm:
         found = super().on_device(device)
@@ -238,18 +240,21 @@ def _in_group(group: dist.ProcessGroup, rank: int) -> bool:
         return False
 
 
-def _address() -> tuple[str, int]:
-    """Rank 0 chooses a free port, which torch.distributed passes on."""
+def _meeting() -> tuple[str, int, str | None]:
+    """Rank 0 chooses a free port and a secret, which torch.distributed passes on. No secret where rank 0 has one in its
+    environment, which all ranks are to have, or its library cannot use any."""
     _require()
     address: list[Any] = [None]
     if dist.get_rank() == 0:
         with socket.socket() as probe:
             probe.bind(("", 0))
             port = probe.getsockname()[1]
-        address = [(os.environ.get("MASTER_ADDR", "127.0.0.1"), port)]
+        own = "DKFAC_SECRET" not in os.environ and "DKFAC_SECRET_FILE" not in os.environ
+        secret = secrets.token_hex(32) if own and library().dkfac_comm_can_use_secrets() else None
+        address = [(os.environ.get("MASTER_ADDR", "127.0.0.1"), port, secret)]
     dist.broadcast_object_list(address, src=0)
-    host, port = address[0]
-    return host, port
+    host, port, secret = address[0]
+    return host, port, secret
 
 
 def meeting_place(comm: _comm.Comm, device: torch.device) -> torch.device | None:

@@ -149,7 +149,7 @@ int run(const BenchCommand& command, const Terminal& terminal) {
   Job job{.ranks = command.ranks};
   job.early = attempt("arguments", [&] {
     const Config config = check(command);
-    job.options = comm_options(config);
+    job.connection = connection(config);
     job.ranks_per_node = config.run.hierarchical;
   });
   DataCache cache;

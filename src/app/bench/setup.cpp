@@ -103,8 +103,9 @@ Config bench_config(const BenchCommand& command, const std::string& optimizer, i
 }
 
 Config collectives_config(const BenchCommand& command) {
-  constexpr std::array<std::string_view, 4> kKeys = {"run.comm_check", "run.comm_timeout_s",
-                                                     "run.hierarchical", "run.device"};
+  constexpr std::array<std::string_view, 5> kKeys = {"run.comm_check", "run.comm_timeout_s",
+                                                     "run.hierarchical", "run.require_secret",
+                                                     "run.device"};
   for (const std::string& text : command.set) {
     const std::string key = split_override(text).first;
     DKFAC_CHECK(std::ranges::count(kKeys, key) > 0, "[bench] --set ", shortened(text),

@@ -24,7 +24,8 @@ namespace {
 
 /// Checks that a configuration asks for the communication of the first one, which all runs share.
 void check_communication(const Config& config, const Config& first) {
-  for (const char* path : {"run.comm_check", "run.comm_timeout_s", "run.hierarchical"}) {
+  for (const char* path :
+       {"run.comm_check", "run.comm_timeout_s", "run.hierarchical", "run.require_secret"}) {
     const Key& key = *find_key(path);
     const Value value = key.get(config), shared = key.get(first);
     DKFAC_CHECK(value == shared, "[compare] ", path, " is ", to_toml(shared), " in '",
@@ -170,7 +171,7 @@ int run(const CompareCommand& command, const Terminal& terminal) {
   Job job{.ranks = command.ranks};
   job.early = attempt("config", [&] { configs = load_configs(command); });
   if (!job.early) {
-    job.options = comm_options(configs.front());
+    job.connection = connection(configs.front());
     job.ranks_per_node = configs.front().run.hierarchical;
   }
   DataCache cache;

@@ -52,7 +52,7 @@ int run(const EvalCommand& command, const Terminal& terminal) {
   EvalRequest request;
   Job job{.ranks = command.ranks};
   job.early = attempt("checkpoint", [&] { request = eval_request(command.where, command.set); });
-  if (!job.early) job.options = comm_options(request.config);
+  if (!job.early) job.connection = connection(request.config);
   DataCache cache;
   return run_job(job, terminal, [&](std::shared_ptr<comm::Communicator> comm) {
     eval_rank(command, request, cache, terminal, std::move(comm));

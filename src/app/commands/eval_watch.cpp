@@ -272,13 +272,14 @@ class Watcher {
 };
 
 /// Returns the options of the communication. A run that is about to begin has no config.toml yet.
-comm::Options watch_options(const EvalCommand& command) {
+Connection watch_connection(const EvalCommand& command) {
   const fs::path file = command.where / "config.toml";
-  if (fs::exists(file)) return comm_options(load_config(file, command.set));
+  if (fs::exists(file)) return connection(load_config(file, command.set));
   std::vector<std::string> own;
-  std::ranges::copy_if(command.set, std::back_inserter(own),
-                       [](const std::string& text) { return text.starts_with("run.comm_"); });
-  return comm_options(parse_config("", own, "--set"));
+  std::ranges::copy_if(command.set, std::back_inserter(own), [](const std::string& text) {
+    return text.starts_with("run.comm_") || text.starts_with("run.require_secret");
+  });
+  return connection(parse_config("", own, "--set"));
 }
 
 }  // namespace
@@ -287,7 +288,7 @@ int watch(const EvalCommand& command, const Terminal& terminal) {
   Job job{.ranks = command.ranks};
   job.early = attempt("checkpoint", [&] {
     require_run(command.where);
-    job.options = watch_options(command);
+    job.connection = watch_connection(command);
   });
   DataCache cache;
   return run_job(job, terminal, [&](std::shared_ptr<comm::Communicator> comm) {

@@ -78,6 +78,7 @@ void print_build(std::ostream& out) {
                          : "")
       << fmt::format("CUDA       {}\n", cuda_text(backend))
       << fmt::format("MPI        {}\n", yes_no(comm::is_available("mpi")))
+      << fmt::format("libcrypto  {}\n", yes_no(comm::can_use_secrets()))
       << fmt::format("cores      {} (OpenMP threads {}, OMP_NUM_THREADS {})\n", available_cores(),
                      threads(), variable("OMP_NUM_THREADS"))
       << fmt::format("launcher   {}\n", launch_text())

@@ -123,7 +123,7 @@ int run(const TrainCommand& command, const Terminal& terminal) {
   Job job{.ranks = command.ranks};
   job.early = attempt("config", [&] { make_plan(command, plan); });
   if (!job.early) {
-    job.options = comm_options(plan.config);
+    job.connection = connection(plan.config);
     job.ranks_per_node = plan.config.run.hierarchical;
   }
   if (plan.if_exists == IfExists::resume)

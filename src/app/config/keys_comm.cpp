@@ -9,6 +9,8 @@ void add_comm_keys(KeyTable& t) {
       "run.comm_check", DKFAC_FIELD(run.comm_check),
       {{"hash", comm::Check::hash}, {"full", comm::Check::full}},
       "compare collectives between ranks once per step, or each one before it runs");
+  t.boolean("run.require_secret", DKFAC_FIELD(run.require_secret),
+            "refuse to connect ranks over a network without a secret (DKFAC_SECRET)");
   t.integer("run.hierarchical", DKFAC_FIELD(run.hierarchical), between(0, 1 << 16),
             "ranks per node for two-level collectives; must divide the ranks; 0: one level");
 }

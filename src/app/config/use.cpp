@@ -171,7 +171,7 @@ void validate_whole(const Config& config) {
   optim::visit_optimizer(config.optimizer.type, optimizers,
                          [](const auto&, const auto& options) { options.validate(); });
   regularize_options(config).validate();
-  comm_options(config).validate();
+  connection(config).options.validate();
   check_device(config);
 }
 
@@ -247,11 +247,12 @@ nn::RegularizeOptions regularize_options(const Config& config) {
   return options;
 }
 
-comm::Options comm_options(const Config& config) {
-  comm::Options options;
-  options.timeout_s = config.run.comm_timeout_s;
-  options.check = config.run.comm_check;
-  return options;
+Connection connection(const Config& config) {
+  Connection found;
+  found.options.timeout_s = config.run.comm_timeout_s;
+  found.options.check = config.run.comm_check;
+  found.secret.required = config.run.require_secret;
+  return found;
 }
 
 int batch_norm_ranks(const Config& config, int ranks) {

@@ -74,12 +74,15 @@ std::shared_ptr<comm::Communicator> in_levels(const Job& job,
 
 int run_launched(const Job& job, int rank, const Terminal& terminal, const Body& body) {
   std::optional<comm::World> world;
-  if (const auto failure = attempt("launch", [&] { world.emplace(job.options); })) {
+  if (const auto failure = attempt(
+          "launch", [&] { world.emplace(job.connection.options, job.connection.secret); })) {
     if (job.refused) job.refused(rank, {rank, failure->position, failure->code, failure->what});
     sleep_for(rank == 0 ? 0 : 3);  // Usually all fail alike, and rank 0 ends the job.
     return print({rank, failure->position, failure->code, failure->what}, terminal);
   }
   const std::shared_ptr<comm::Communicator> comm = world->comm();
+  if (const std::string warning = comm::secret_warning(*comm); !warning.empty())
+    print_warnings({warning}, terminal);
   try {
     agree(*comm, job.early);
     body(in_levels(job, comm));
@@ -110,7 +113,7 @@ void run_threads(const Job& job, const Body& body) {
     }
   };
   try {
-    comm::run_ranks(job.ranks, run_one, job.options);
+    comm::run_ranks(job.ranks, run_one, job.connection.options);
   } catch (const CommError&) {
     if (echo) throw RunError(*echo);
     throw;
@@ -121,7 +124,7 @@ int run_here(const Job& job, const Terminal& terminal, const Body& body) {
   if (job.early) return print(*job.early, terminal);
   try {
     if (job.ranks == 1)
-      body(in_levels(job, comm::make_self(job.options)));
+      body(in_levels(job, comm::make_self(job.connection.options)));
     else
       run_threads(job, body);
     return 0;

@@ -17,7 +17,7 @@ namespace dkfac::app {
 /// Settings of a command that runs on all ranks.
 struct Job {
   int ranks = 1;  ///< Threads of this process; ignored when a launcher started several processes.
-  comm::Options options = {};
+  Connection connection = {};
   int ranks_per_node = 0;  ///< For two-level collectives; 0: one level.
   /// Failure before any communication, e.g. a bad configuration; agreed on and reported once.
   std::optional<Failure> early = {};

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "dkfac/comm/communicator.h"
+#include "dkfac/comm/secret.h"
 #include "dkfac/core/device.h"
 #include "dkfac/data/augment.h"
 #include "dkfac/data/dataset.h"
@@ -62,6 +63,7 @@ struct RunConfig {
   bool trace = false;
   double comm_timeout_s = 120;
   comm::Check comm_check = comm::Check::hash;
+  bool require_secret = false;  ///< Of ranks that connect over a network.
   int hierarchical = 0;
 };
 
@@ -256,7 +258,12 @@ struct DeviceChoice {
 [[nodiscard]] std::int64_t drawn_part(const Config& config, std::int64_t count);
 /// Returns the options of mixup, random erasing and label smoothing.
 [[nodiscard]] nn::RegularizeOptions regularize_options(const Config& config);
-[[nodiscard]] comm::Options comm_options(const Config& config);
+/// How the ranks of a job are connected.
+struct Connection {
+  comm::Options options = {};
+  comm::Secret secret = {};
+};
+[[nodiscard]] Connection connection(const Config& config);
 [[nodiscard]] data::DataSource data_source(const Config& config);
 /// Returns the number of consecutive ranks over which a BatchNorm group extends; 1: each group is
 /// on one rank. Throws InvalidArgument when the groups cannot be distributed over `ranks`.

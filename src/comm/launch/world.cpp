@@ -1,5 +1,6 @@
 #include <exception>
 #include <unistd.h>
+#include <utility>
 
 #include "dkfac/comm/launch.h"
 #include "dkfac/comm/tcp.h"
@@ -20,7 +21,7 @@ void throw_no_mpi(const LaunchInfo& launch, std::string_view why) {
                                  " processes, but ", why, ", or ", over_tcp));
 }
 
-World::World(Options options) {
+World::World(Options options, Secret secret) {
   options.validate();
   const LaunchInfo launch = detect_launch();
   const bool alone =
@@ -32,9 +33,14 @@ World::World(Options options) {
       return;
     }
     if (!launch.host.empty()) {
-      comm_ = make_tcp(launch.rank, launch.size, launch.host, launch.port, options);
+      comm_ =
+          make_tcp(launch.rank, launch.size, launch.host, launch.port, options, std::move(secret));
       return;
     }
+    DKFAC_CHECK(!secret.required, "[world] a secret is required (run.require_secret), and ",
+                launch.launcher, " connects ", launch.size,
+                " ranks over MPI, which takes none; start them over TCP, by torchrun or srun "
+                "--mpi=none, or do not require it");
     mpi = &load_mpi(launch);
     mpi->start();
     owns_mpi_ = true;

@@ -18,6 +18,7 @@ class PeerCommunicator final : public HostCommunicator {
 
   [[nodiscard]] std::string_view backend() const override { return backend_; }
   [[nodiscard]] bool failed() const override { return group_->failed(); }
+  [[nodiscard]] const PeerGroup& group() const { return *group_; }
 
  protected:
   std::unique_ptr<HostTask> make_task(HostCall call) override;

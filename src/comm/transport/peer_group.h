@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -50,6 +51,9 @@ class PeerGroup : public std::enable_shared_from_this<PeerGroup> {
   virtual void fail(std::string_view text) noexcept = 0;
   /// Notifies the peers that this rank issues no call after number `last`.
   virtual void leave(std::uint64_t /*last*/) noexcept {}
+
+  /// What a user has to know of its connections, in one sentence; empty: nothing.
+  [[nodiscard]] virtual std::string warning() const { return {}; }
 
   /// Returns at least `bytes` of memory for the running collective; there is one at a time.
   [[nodiscard]] std::byte* scratch(std::size_t bytes) {

@@ -17,17 +17,7 @@ namespace dkfac::comm {
 namespace {
 
 constexpr int kLastWordsMs = 300;  ///< Time for the reason of a closed connection to arrive.
-constexpr std::size_t kMaxNotice = 1024;
-constexpr int kLinkSockets = 2;  ///< Of a Link.
-
-enum Notice : std::uint32_t {
-  abort_notice = 1,  ///< Followed by the reason.
-  farewell = 2       ///< Followed by the number of the last call, 64 bits.
-};
-struct NoticeHead {
-  std::uint32_t kind = 0;
-  std::uint32_t bytes = 0;
-};
+constexpr int kLinkSockets = 2;    ///< Of a Link.
 
 Deadline started(double seconds) {
   Deadline deadline(seconds);
@@ -37,16 +27,16 @@ Deadline started(double seconds) {
 
 }  // namespace
 
-std::shared_ptr<TcpGroup> TcpGroup::world(int rank, int size, const std::string& host,
+std::shared_ptr<TcpGroup> TcpGroup::world(const Member& self, const std::string& host,
                                           std::uint16_t port, const Options& options) {
   const std::shared_ptr<TcpGroup> group(new TcpGroup());
-  group->rank_ = rank;
-  group->size_ = size;
-  group->members_.resize(static_cast<std::size_t>(size));
+  group->rank_ = self.rank;
+  group->size_ = self.size;
+  group->members_.resize(static_cast<std::size_t>(self.size));
   std::iota(group->members_.begin(), group->members_.end(), 0);
-  reserve_files(kLinkSockets * (size - 1));
-  if (size > 1)
-    group->node_ = std::make_shared<Node>(rank, size, host, port, started(options.timeout_s));
+  reserve_files(kLinkSockets * (self.size - 1));
+  if (self.size > 1)
+    group->node_ = std::make_shared<Node>(self, host, port, started(options.timeout_s));
   group->connect(0, options);
   return group;
 }
@@ -102,21 +92,21 @@ void TcpGroup::fail(std::string_view text) noexcept {
   if (!failure_.empty()) return;
   // A failure of the parent is the cause of later failures here.
   failure_ = failed() ? failure() : std::string(text);
-  notify_all(abort_notice, failure_.data(), std::min(failure_.size(), kMaxNotice));
+  notify_all(Notice::abort, failure_.data(), std::min(failure_.size(), Notice::kMost));
 }
 
 void TcpGroup::leave(std::uint64_t last) noexcept {
   // After a failure forward its reason, so that peers do not report this rank as the cause.
   const std::string& reason = failure();
   if (reason.empty())
-    notify_all(farewell, &last, sizeof last);
+    notify_all(Notice::farewell, &last, sizeof last);
   else
-    notify_all(abort_notice, reason.data(), std::min(reason.size(), kMaxNotice));
+    notify_all(Notice::abort, reason.data(), std::min(reason.size(), Notice::kMost));
 }
 
 /// Sends a notice to all peers without waiting: the control connection has room for it.
-void TcpGroup::notify_all(std::uint32_t kind, const void* data, std::size_t bytes) noexcept {
-  const NoticeHead head{kind, static_cast<std::uint32_t>(bytes)};
+void TcpGroup::notify_all(Notice::Kind kind, const void* data, std::size_t bytes) noexcept {
+  const Notice::Head head{kind, static_cast<std::uint32_t>(bytes)};
   for (const Link& link : links_)
     if (link.control.open()) (void)send_some(link.control, &head, sizeof head, data, bytes);
 }
@@ -152,21 +142,20 @@ void TcpGroup::read_notices(int index) {
 
 void TcpGroup::apply_notices(int index) {
   Peer& peer = peers_[static_cast<std::size_t>(index)];
-  NoticeHead head;
-  while (peer.received.size() >= sizeof head) {
-    std::memcpy(&head, peer.received.data(), sizeof head);
-    if (peer.received.size() < sizeof head + head.bytes) return;
-    const std::byte* body = peer.received.data() + sizeof head;
-    if (head.kind == abort_notice) {
-      // That rank notifies its other peers itself.
-      if (failure_.empty()) failure_.assign(reinterpret_cast<const char*>(body), head.bytes);
-      peer.left = true;
-    } else if (head.kind == farewell && head.bytes == sizeof peer.last) {
-      std::memcpy(&peer.last, body, sizeof peer.last);
-      peer.left = true;
+  Notice notice;
+  for (Notice::Found found = take_notice(peer.received, notice); found != Notice::Found::none;
+       found = take_notice(peer.received, notice)) {
+    if (found == Notice::Found::strange) {
+      peer.gone = true;
+      fail(detail::concat("[tcp] rank ", job_rank(index),
+                          " sent what no rank of dkfac sends; does it run the same version?"));
+      return;
     }
-    const auto end = static_cast<std::ptrdiff_t>(sizeof head + head.bytes);
-    peer.received.erase(peer.received.begin(), peer.received.begin() + end);
+    peer.left = true;
+    if (notice.kind == Notice::farewell)
+      peer.last = notice.last;
+    else if (failure_.empty())  // That rank notifies its other peers itself.
+      failure_ = notice.reason;
   }
 }
 

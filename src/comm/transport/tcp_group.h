@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/transport/notice.h"
 #include "comm/transport/peer_group.h"
 #include "comm/transport/tcp_mesh.h"
 
@@ -17,7 +18,7 @@ namespace dkfac::comm {
 class TcpGroup final : public PeerGroup {
  public:
   /// Makes the group of all ranks of the job. Throws CommError if they do not connect in time.
-  static std::shared_ptr<TcpGroup> world(int rank, int size, const std::string& host,
+  static std::shared_ptr<TcpGroup> world(const Member& self, const std::string& host,
                                          std::uint16_t port, const Options& options);
 
   [[nodiscard]] std::span<const int> job_ranks() const override { return members_; }
@@ -29,6 +30,9 @@ class TcpGroup final : public PeerGroup {
   void throw_if_failed() override;
   void fail(std::string_view text) noexcept override;
   void leave(std::uint64_t last) noexcept override;
+  [[nodiscard]] std::string warning() const override {
+    return node_ == nullptr ? std::string() : node_->warning();
+  }
 
   [[nodiscard]] const Socket& data(int peer) const {
     return links_[static_cast<std::size_t>(peer)].data;
@@ -50,7 +54,7 @@ class TcpGroup final : public PeerGroup {
   void listen(int wait_ms);
   void read_notices(int peer);
   void apply_notices(int peer);
-  void notify_all(std::uint32_t kind, const void* data, std::size_t bytes) noexcept;
+  void notify_all(Notice::Kind kind, const void* data, std::size_t bytes) noexcept;
   [[nodiscard]] const std::string& failure() const;
 
   std::shared_ptr<Node> node_;  ///< Null for a group of one.

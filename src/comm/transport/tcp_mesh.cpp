@@ -25,7 +25,7 @@ struct BookHead {
   std::uint64_t job = 0;
 };
 struct BookEntry {
-  std::uint32_t address = 0;  ///< 0: the address at which the receiver reached rank 0.
+  Address address{};  ///< All zero: that at which the receiver reached rank 0.
   std::uint32_t port = 0;
 };
 
@@ -59,30 +59,33 @@ std::vector<int> closed(const std::vector<Socket>& sockets, std::size_t first) {
   return ranks;
 }
 
-AddressBook gather(int size, std::uint16_t port, std::uint16_t own_port, const Deadline& deadline) {
-  Listener listener(port);
-  std::vector<Socket> joined(static_cast<std::size_t>(size));
+AddressBook gather(const Member& self, std::uint16_t port, std::uint16_t own_port,
+                   const Deadline& deadline) {
+  Listener listener(port, Listener::usual_most(self.size), self);
+  std::vector<Socket> joined(static_cast<std::size_t>(self.size));
   std::vector<BookEntry> entries(joined.size());
   entries[0].port = own_port;
+  AddressBook book{new_job(), false, {}};
   for (std::vector<int> missing = closed(joined, 1); !missing.empty();
        missing = closed(joined, 1)) {
     for (Listener::Connection& connection : listener.receive(kPollMs)) {
       if (connection.handshake.purpose != Handshake::Purpose::join) continue;
-      check_connection(connection, size, joined);
+      check_connection(connection, self.size, joined);
+      book.several_machines |= !is_from_here(connection.socket);
       // A loopback address is useless on other machines: that rank is on the machine of rank 0.
       entries[connection.handshake.rank] = {
-          is_loopback(connection.address) ? 0 : connection.address, connection.handshake.port};
+          is_loopback(connection.address) ? Address{} : connection.address,
+          connection.handshake.port};
       joined[connection.handshake.rank] = std::move(connection.socket);
     }
     if (deadline.passed())
-      throw CommError(detail::concat("[tcp] rank 0 waited ", deadline.seconds(),
-                                     " s (timeout_s) at port ", port, "; ",
-                                     rank_list(closed(joined, 1)),
-                                     " did not come; are they running, and do they have the same "
-                                     "MASTER_ADDR and MASTER_PORT?"));
+      throw CommError(detail::concat(
+          "[tcp] rank 0 waited ", deadline.seconds(), " s (timeout_s) at port ", port, "; ",
+          rank_list(closed(joined, 1)), " did not come", listener.refused(),
+          "; are they running, and do they have the same "
+          "MASTER_ADDR and MASTER_PORT?"));
   }
-  const BookHead head{BookHead::kMagic, new_job()};
-  AddressBook book{head.job, {}};
+  const BookHead head{BookHead::kMagic, book.job};
   for (const BookEntry& entry : entries)
     book.ranks.push_back({entry.address, static_cast<std::uint16_t>(entry.port)});
   for (std::size_t r = 1; r < joined.size(); ++r) {
@@ -93,58 +96,79 @@ AddressBook gather(int size, std::uint16_t port, std::uint16_t own_port, const D
   return book;
 }
 
-AddressBook join(int rank, int size, const Endpoint& master, std::uint16_t own_port,
+AddressBook join(const Member& self, const Endpoint& master, std::uint16_t own_port,
                  const Deadline& deadline) {
   const std::string peer = detail::concat("rank 0 at ", to_string(master));
   const Socket socket = connect_to(master, deadline, peer, [] {});
   Handshake handshake;
-  handshake.rank = static_cast<std::uint32_t>(rank);
-  handshake.size = static_cast<std::uint32_t>(size);
   handshake.port = own_port;
-  send_all(socket, &handshake, sizeof handshake, deadline, peer);
+  introduce(socket, handshake, self, deadline, peer, [] {});
   BookHead head;
   receive_all(socket, &head, sizeof head, deadline, peer);
+  if (head.magic == Reply::kMagic) throw_refused(Reply::Verdict::secret_missing, peer);
   if (head.magic != BookHead::kMagic)
     throw CommError(detail::concat("[tcp] ", to_string(master),
                                    " is another program's; choose another MASTER_PORT"));
-  std::vector<BookEntry> entries(static_cast<std::size_t>(size));
+  std::vector<BookEntry> entries(static_cast<std::size_t>(self.size));
   receive_all(socket, entries.data(), entries.size() * sizeof(BookEntry), deadline, peer);
-  AddressBook book{head.job, {}};
+  AddressBook book{head.job, false, {}};
   for (const BookEntry& entry : entries)
-    book.ranks.push_back({entry.address == 0 ? master.address : entry.address,
+    book.ranks.push_back({entry.address == Address{} ? master.address : entry.address,
                           static_cast<std::uint16_t>(entry.port)});
   return book;
 }
 
 }  // namespace
 
-std::size_t Listener::usual_most() {
+std::size_t Listener::usual_most(int ranks) {
+  const auto least = static_cast<rlim_t>(ranks);
   rlimit files{};
-  if (getrlimit(RLIMIT_NOFILE, &files) != 0) return kMostPending;
-  return std::clamp<rlim_t>(files.rlim_cur / 4, 1, kMostPending);
+  if (getrlimit(RLIMIT_NOFILE, &files) != 0) return std::max(kMostPending, least);
+  return std::max(least, std::clamp<rlim_t>(files.rlim_cur / 4, 1, kMostPending));
+}
+
+std::string Listener::refused() const {
+  if (refused_ == 0) return {};
+  return detail::concat("; ", refused_, refused_ == 1 ? " connection was" : " connections were",
+                        " refused, the last of ", last_refused_,
+                        " (DKFAC_SECRET, DKFAC_SECRET_FILE)");
 }
 
 bool Listener::read_handshake(PendingConnection& pending) {
-  auto* handshake = reinterpret_cast<std::byte*>(&pending.connection.handshake);
-  const IoResult moved = receive_some(pending.connection.socket, handshake + pending.received,
-                                      sizeof(Handshake) - pending.received);
-  pending.received += moved.bytes;
-  const bool complete = pending.received == sizeof(Handshake);
-  if (moved.lost || (complete && pending.connection.handshake.magic != Handshake::kMagic))
-    pending.connection.socket.close();
-  return complete && pending.connection.socket.open();
+  Answer& answer = pending.answer;
+  for (std::span<std::byte> next = room(answer); !next.empty(); next = room(answer)) {
+    const IoResult moved = receive_some(pending.socket, next.data(), next.size());
+    if (moved.lost) pending.socket.close();
+    if (moved.bytes == 0) return false;
+    const std::optional<Reply> reply = take(answer, moved.bytes, self_);
+    // The first bytes on a connection have room in its buffers.
+    if (reply &&
+        send_some(pending.socket, nullptr, 0, &*reply, sizeof *reply).bytes != sizeof *reply)
+      answer.state = Answer::State::refused;
+  }
+  if (answer.state == Answer::State::accepted) return true;
+  if (answer.verdict != Reply::Verdict::accepted) {
+    ++refused_;
+    last_refused_ = detail::concat(
+        "a process at ",
+        to_string({pending.address, static_cast<std::uint16_t>(answer.handshake.port)}),
+        ", which says that it is rank ", answer.handshake.rank, " and ", refusal(answer.verdict));
+  }
+  pending.socket.close();
+  return false;
 }
 
 void Listener::read_handshakes(std::vector<Connection>& connections) {
   for (PendingConnection& pending : pending_)
-    if (read_handshake(pending)) connections.push_back(std::move(pending.connection));
-  std::erase_if(pending_, [](const PendingConnection& s) { return !s.connection.socket.open(); });
+    if (read_handshake(pending))
+      connections.push_back({std::move(pending.socket), pending.address, pending.answer.handshake});
+  std::erase_if(pending_, [](const PendingConnection& s) { return !s.socket.open(); });
 }
 
 std::vector<Listener::Connection> Listener::receive(int ms) {
   std::vector<pollfd> entries{{socket_.fd(), POLLIN, 0}};
   for (const PendingConnection& pending : pending_)
-    entries.push_back({pending.connection.socket.fd(), POLLIN, 0});
+    entries.push_back({pending.socket.fd(), POLLIN, 0});
   (void)poll(entries.data(), entries.size(), ms);
   std::vector<Connection> connections;
   // Bounded, however many connections arrive: the caller has a deadline.
@@ -153,7 +177,7 @@ std::vector<Listener::Connection> Listener::receive(int ms) {
     const AcceptResult knock = accept_from(socket_, accepted);
     if (knock == AcceptResult::aborted) continue;
     if (knock == AcceptResult::accepted)
-      pending_.push_back({{std::move(accepted.socket), accepted.address, {}}, 0});
+      pending_.push_back({std::move(accepted.socket), accepted.address, {}});
     if (knock == AcceptResult::accepted && pending_.size() <= most_) continue;
     if (pending_.empty()) {
       if (connections.empty())
@@ -168,29 +192,35 @@ std::vector<Listener::Connection> Listener::receive(int ms) {
   return connections;
 }
 
-AddressBook rendezvous(int rank, int size, const std::string& host, std::uint16_t port,
+AddressBook rendezvous(const Member& self, const std::string& host, std::uint16_t port,
                        std::uint16_t own_port, const Deadline& deadline) {
-  if (rank == 0) return gather(size, port, own_port, deadline);
-  return join(rank, size, {resolve(host, deadline), port}, own_port, deadline);
+  if (self.rank == 0) return gather(self, port, own_port, deadline);
+  return join(self, {resolve(host, deadline), port}, own_port, deadline);
 }
 
-Node::Node(int rank, int size, const std::string& host, std::uint16_t port,
-           const Deadline& deadline)
-    : rank_(rank),
-      listener_(0),
-      book_(rendezvous(rank, size, host, port, listener_.port(), deadline)) {}
+Node::Node(Member self, const std::string& host, std::uint16_t port, const Deadline& deadline)
+    : self_(std::move(self)),
+      listener_(0, Listener::usual_most(self_.size), self_),
+      book_(rendezvous(self_, host, port, listener_.port(), deadline)) {}
+
+std::string Node::warning() const {
+  if (!book_.several_machines || !self_.secret.empty()) return {};
+  return "[tcp] ranks on several machines are connected without a secret, so that any process that "
+         "reaches their ports could take part; give every rank the same DKFAC_SECRET or "
+         "DKFAC_SECRET_FILE";
+}
 
 void Node::call(int rank, std::uint32_t group, Handshake::Purpose purpose, const Deadline& deadline,
                 const std::function<void()>& check, Socket& socket) {
   Handshake handshake;
   handshake.job = book_.job;
   handshake.group = group;
-  handshake.rank = static_cast<std::uint32_t>(rank_);
+  handshake.to = static_cast<std::uint32_t>(rank);
   handshake.purpose = purpose;
   const Endpoint& to = book_.ranks[static_cast<std::size_t>(rank)];
   const std::string peer = detail::concat("rank ", rank, " at ", to_string(to));
   socket = connect_to(to, deadline, peer, check);
-  send_all(socket, &handshake, sizeof handshake, deadline, peer);
+  introduce(socket, handshake, self_, deadline, peer, check);
 }
 
 void Node::accept_pending(int ms) {
@@ -207,8 +237,8 @@ std::vector<Link> Node::connect(const std::vector<int>& members, std::uint32_t g
   std::vector<Link> links(members.size());
   std::vector<std::size_t> callers;  // the higher of two ranks connects to the lower
   for (std::size_t m = 0; m < members.size(); ++m) {
-    if (members[m] > rank_) callers.push_back(m);
-    if (members[m] >= rank_) continue;
+    if (members[m] > self_.rank) callers.push_back(m);
+    if (members[m] >= self_.rank) continue;
     call(members[m], group, Purpose::data, deadline, check, links[m].data);
     call(members[m], group, Purpose::control, deadline, check, links[m].control);
   }
@@ -227,9 +257,9 @@ std::vector<Link> Node::connect(const std::vector<int>& members, std::uint32_t g
     if (deadline.passed()) {
       std::vector<int> ranks;
       for (const std::size_t m : callers) ranks.push_back(members[m]);
-      throw CommError(detail::concat("[tcp] waited ", deadline.seconds(),
-                                     " s (timeout_s) for connections; ", rank_list(ranks),
-                                     " of the job did not come; look there, or raise the limit"));
+      throw CommError(detail::concat(
+          "[tcp] waited ", deadline.seconds(), " s (timeout_s) for connections; ", rank_list(ranks),
+          " of the job did not come", listener_.refused(), "; look there, or raise the limit"));
     }
     accept_pending(kPollMs);
   }

@@ -31,22 +31,41 @@ constexpr int kRetryMs = 20, kMaxWaitMs = 1000;
   throw CommError(text);
 }
 
-sockaddr_in address_of(const Endpoint& endpoint) {
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(endpoint.address);
-  address.sin_port = htons(endpoint.port);
-  return address;
-}
-
-sockaddr* generic(sockaddr_in& address) { return reinterpret_cast<sockaddr*>(&address); }
-
-Socket new_socket() {
-  Socket socket(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!socket.open())
+Socket new_socket(int family) {
+  Socket socket(::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!socket.open() && errno != EAFNOSUPPORT)
     throw_errno("cannot make a socket",
                 errno == EMFILE || errno == ENFILE ? "; raise the limit (ulimit -n)" : "");
   return socket;
+}
+
+Endpoint own_end(const Socket& socket) {
+  SystemAddress address;
+  if (getsockname(socket.fd(), address.get(), &address.length) != 0) throw_errno("getsockname");
+  return endpoint_of(address);
+}
+
+/// The other end; false where the connection has ended.
+bool find_peer(const Socket& socket, Endpoint& peer) {
+  SystemAddress address;
+  const bool found = getpeername(socket.fd(), address.get(), &address.length) == 0;
+  if (found) peer = endpoint_of(address);
+  return found;
+}
+
+/// Binds to all addresses: one socket has those of IPv4 too, unless the system has no IPv6.
+bool bind_to_all(Socket& socket, std::uint16_t port) {
+  socket = new_socket(AF_INET6);
+  const int yes = 1, no = 0;
+  Endpoint all{{}, port};
+  if (socket.open())
+    setsockopt(socket.fd(), IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof no);
+  else
+    socket = new_socket(AF_INET), all.address = ipv4(INADDR_ANY);
+  if (!socket.open()) return false;
+  setsockopt(socket.fd(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+  SystemAddress address = system_address(all);
+  return bind(socket.fd(), address.get(), address.length) == 0;
 }
 
 /// Sets options: small messages are sent immediately, and a lost machine is detected in about a
@@ -76,8 +95,9 @@ bool wait_for(const Socket& socket, short events, const Deadline& deadline) {
 
 /// Attempts one connection; returns 0 or the error.
 int try_connect(const Socket& socket, const Endpoint& to, const Deadline& deadline) {
-  sockaddr_in address = address_of(to);
-  if (connect(socket.fd(), generic(address), sizeof address) == 0) return 0;
+  if (!socket.open()) return EAFNOSUPPORT;
+  SystemAddress address = system_address(to);
+  if (connect(socket.fd(), address.get(), address.length) == 0) return 0;
   if (errno != EINPROGRESS) return errno;
   pollfd entry{socket.fd(), POLLOUT, 0};
   while (poll(&entry, 1, wait_ms(deadline)) <= 0)
@@ -116,52 +136,16 @@ void Socket::close() noexcept {
   fd_ = -1;
 }
 
-std::string to_string(const Endpoint& endpoint) {
-  const in_addr address{htonl(endpoint.address)};
-  std::array<char, INET_ADDRSTRLEN> text{};
-  inet_ntop(AF_INET, &address, text.data(), text.size());
-  return detail::concat(text.data(), ':', endpoint.port);
-}
-
-bool is_loopback(std::uint32_t address) { return address >> 24 == 127; }
-
-std::uint32_t resolve(const std::string& host, const Deadline& deadline) {
-  addrinfo hints{};
-  hints.ai_family = AF_INET;
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  int code = getaddrinfo(host.c_str(), nullptr, &hints, &found);
-  for (; code == EAI_AGAIN && !deadline.passed();
-       code = getaddrinfo(host.c_str(), nullptr, &hints, &found))
-    std::this_thread::sleep_for(std::chrono::milliseconds(kRetryMs));
-  if (code != 0 || found == nullptr)
-    throw CommError(detail::concat("[tcp] the host '", host, "' has no IPv4 address (",
-                                   gai_strerror(code), "); check MASTER_ADDR"));
-  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(found, freeaddrinfo);
-  sockaddr_in address{};
-  std::memcpy(&address, found->ai_addr, sizeof address);
-  return ntohl(address.sin_addr.s_addr);
-}
-
 Socket listen_at(std::uint16_t port) {
-  Socket socket = new_socket();
-  const int yes = 1;
-  setsockopt(socket.fd(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-  sockaddr_in address = address_of({INADDR_ANY, port});
-  if (bind(socket.fd(), generic(address), sizeof address) != 0 ||
-      listen(socket.fd(), SOMAXCONN) != 0)
+  Socket socket;
+  if (!bind_to_all(socket, port) || listen(socket.fd(), SOMAXCONN) != 0)
     throw_errno(detail::concat("cannot listen at port ", port),
                 "; choose a free one on all ranks, by MASTER_PORT, or by DKFAC_PORT where another "
                 "program needs that");
   return socket;
 }
 
-std::uint16_t port_of(const Socket& listener) {
-  sockaddr_in address{};
-  socklen_t length = sizeof address;
-  if (getsockname(listener.fd(), generic(address), &length) != 0) throw_errno("getsockname");
-  return ntohs(address.sin_port);
-}
+std::uint16_t port_of(const Socket& listener) { return own_end(listener).port; }
 
 bool has_pending(const Socket& listener) {
   pollfd entry{listener.fd(), POLLIN, 0};
@@ -169,31 +153,33 @@ bool has_pending(const Socket& listener) {
 }
 
 AcceptResult accept_from(const Socket& listener, Accepted& accepted) {
-  sockaddr_in address{};
-  socklen_t length = sizeof address;
+  SystemAddress address;
   accepted.socket =
-      Socket(accept4(listener.fd(), generic(address), &length, SOCK_NONBLOCK | SOCK_CLOEXEC));
+      Socket(accept4(listener.fd(), address.get(), &address.length, SOCK_NONBLOCK | SOCK_CLOEXEC));
   if (!accepted.socket.open())
     return errno == EMFILE || errno == ENFILE ? AcceptResult::no_descriptors
                                               : AcceptResult::aborted;
   set_up(accepted.socket);
-  accepted.address = ntohl(address.sin_addr.s_addr);
+  accepted.address = endpoint_of(address).address;
   return AcceptResult::accepted;
 }
 
+bool is_from_here(const Socket& socket) {
+  Endpoint peer;
+  return !find_peer(socket, peer) || is_loopback(peer.address) ||
+         peer.address == own_end(socket).address;
+}
+
 bool is_own_peer(const Socket& socket) {
-  sockaddr_in own{}, peer{};
-  socklen_t own_length = sizeof own, peer_length = sizeof peer;
-  return getsockname(socket.fd(), generic(own), &own_length) == 0 &&
-         getpeername(socket.fd(), generic(peer), &peer_length) == 0 &&
-         own.sin_port == peer.sin_port && own.sin_addr.s_addr == peer.sin_addr.s_addr;
+  Endpoint peer;
+  return find_peer(socket, peer) && peer == own_end(socket);
 }
 
 Socket connect_to(const Endpoint& to, const Deadline& deadline, std::string_view peer,
                   const std::function<void()>& check) {
   for (;;) {
     check();
-    Socket socket = new_socket();
+    Socket socket = new_socket(is_ipv4(to.address) ? AF_INET : AF_INET6);
     int error = try_connect(socket, to, deadline);
     if (error == 0 && is_own_peer(socket)) error = ECONNREFUSED;
     if (error == 0) {
@@ -217,8 +203,9 @@ void send_all(const Socket& socket, const void* data, std::size_t bytes, const D
 }
 
 void receive_all(const Socket& socket, void* data, std::size_t bytes, const Deadline& deadline,
-                 std::string_view peer) {
+                 std::string_view peer, const std::function<void()>& check) {
   move_all(socket, bytes, POLLIN, deadline, peer, [&](std::size_t done) {
+    check();
     return receive_some(socket, static_cast<std::byte*>(data) + done, bytes - done);
   });
 }

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "comm/transport/deadline.h"
+#include "comm/transport/tcp_address.h"
 
 namespace dkfac::comm {
 
@@ -35,26 +36,14 @@ class Socket {
   int fd_ = -1;
 };
 
-/// IPv4 address and port in host byte order.
-struct Endpoint {
-  std::uint32_t address = 0;
-  std::uint16_t port = 0;
-};
-[[nodiscard]] std::string to_string(const Endpoint& endpoint);
-[[nodiscard]] bool is_loopback(std::uint32_t address);
-
-/// Resolves a host name to an IPv4 address, retrying until the deadline while the name server does
-/// not answer, as on a machine that has just started. Throws CommError, at once when the name is
-/// unknown.
-[[nodiscard]] std::uint32_t resolve(const std::string& host, const Deadline& deadline);
-/// Listens at `port` on all addresses of this machine; 0 chooses a free port. Throws CommError,
-/// e.g. when the port is in use.
+/// Listens at `port` on all addresses of this machine, of IPv6 too where the system has it; 0
+/// chooses a free port. Throws CommError, e.g. when the port is in use.
 [[nodiscard]] Socket listen_at(std::uint16_t port);
 [[nodiscard]] std::uint16_t port_of(const Socket& listener);
 
 struct Accepted {
   Socket socket;
-  std::uint32_t address = 0;  ///< Address of the peer.
+  Address address{};  ///< Address of the peer.
 };
 [[nodiscard]] bool has_pending(const Socket& listener);
 enum class AcceptResult : std::uint8_t { accepted, aborted, no_descriptors };
@@ -65,16 +54,19 @@ enum class AcceptResult : std::uint8_t { accepted, aborted, no_descriptors };
 /// before each attempt and may throw. `peer` names the other side in errors. Throws CommError.
 [[nodiscard]] Socket connect_to(const Endpoint& to, const Deadline& deadline, std::string_view peer,
                                 const std::function<void()>& check);
+/// Whether the other end is on this machine, as its address says.
+[[nodiscard]] bool is_from_here(const Socket& socket);
 /// Whether both ends are the same socket: a connection attempt to a port without a listener may get
 /// that port as its own.
 [[nodiscard]] bool is_own_peer(const Socket& socket);
 
-/// Transfer a whole message; `peer` names the other side in errors. Throw CommError at the deadline
-/// or if the connection is closed.
+/// Transfer a whole message; `peer` names the other side in errors, and check() is called while
+/// they wait and may throw. Throw CommError at the deadline or if the connection is closed.
 void send_all(const Socket& socket, const void* data, std::size_t bytes, const Deadline& deadline,
               std::string_view peer);
-void receive_all(const Socket& socket, void* data, std::size_t bytes, const Deadline& deadline,
-                 std::string_view peer);
+void receive_all(
+    const Socket& socket, void* data, std::size_t bytes, const Deadline& deadline,
+    std::string_view peer, const std::function<void()>& check = [] {});
 
 /// Result of one transfer call. `lost`: the connection is closed or broken.
 struct IoResult {

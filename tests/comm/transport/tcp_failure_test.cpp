@@ -298,7 +298,7 @@ TEST(TcpMeeting, ARankThatEndsInTheMiddleIsNamed) {
     }
     Deadline deadline(kLimit);
     deadline.start();
-    (void)rendezvous(1, 3, "127.0.0.1", port, free_port(), deadline);  // And listens no more.
+    (void)rendezvous({1, 3, {}}, "127.0.0.1", port, free_port(), deadline);  // And listens no more.
   });
   EXPECT_TRUE(contains(messages[0], "rank 1 of the job did not come")) << messages[0];
   EXPECT_TRUE(contains(messages[2], "no connection to rank 1 at 127.0.0.1:")) << messages[2];

@@ -14,7 +14,7 @@
 namespace dkfac::comm {
 namespace {
 
-constexpr std::uint32_t kHere = INADDR_LOOPBACK;
+const Address kHere = ipv4(INADDR_LOOPBACK);
 
 Deadline far_away() {
   Deadline deadline(100);
@@ -27,7 +27,7 @@ Socket bound(sockaddr_in& address) {
   Socket socket(::socket(AF_INET, SOCK_STREAM, 0));
   address = {};
   address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(kHere);
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   socklen_t length = sizeof address;
   auto* generic = reinterpret_cast<sockaddr*>(&address);
   EXPECT_EQ(bind(socket.fd(), generic, length), 0);
@@ -43,6 +43,17 @@ TEST(TcpSocket, TellsAConnectionToItselfFromOneToAListener) {
   const Socket lonely = bound(address);
   ASSERT_EQ(connect(lonely.fd(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
   EXPECT_TRUE(is_own_peer(lonely));
+}
+
+TEST(TcpSocket, ShowsAddressesOfBothKinds) {
+  const Deadline deadline = far_away();
+  EXPECT_EQ(to_string({resolve("127.0.0.1", deadline), 80}), "127.0.0.1:80");
+  EXPECT_EQ(to_string({resolve("[fd00::7]", deadline), 80}), "[fd00::7]:80");
+  EXPECT_TRUE(is_loopback(resolve("::1", deadline)) && is_loopback(resolve("127.9.9.9", deadline)));
+  EXPECT_FALSE(is_loopback(resolve("fd00::1", deadline)) || is_loopback(ipv4(0x0a000001)));
+  for (const Endpoint& endpoint :
+       {Endpoint{ipv4(0x0a000001), 5}, {resolve("fd00::1", deadline), 6}})
+    EXPECT_EQ(endpoint_of(system_address(endpoint)), endpoint);
 }
 
 TEST(TcpSocket, GivesUpWhenTheCheckThrowsLongBeforeTheDeadline) {
