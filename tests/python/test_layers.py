@@ -315,47 +315,6 @@ def test_factors_of_a_recurrent_network_are_those_of_its_gates():
     assert distance(found["g_average"], g.t() @ g / 20) > 0.1
 
 
-class Experts(nn.Module):
-    """Each sample goes to one expert, as in models of transformers."""
-
-    def __init__(self, count=3):
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(count, 4, 2))
-
-    def forward(self, x, route):
-        parts = [(route == e).nonzero()[:, 0] for e in range(len(self.weight))]
-        out = x.new_zeros(len(x), 4)
-        for e, rows in enumerate(parts):
-            if len(rows):
-                out = out.index_add(0, rows, F.linear(x[rows], self.weight[torch.tensor(e)]))
-        return out
-
-
-def test_experts_have_factors_of_their_own():
-    """A over the rows of an expert, G over all samples: one sample of each is exact, and one without is left."""
-    model, x, damping = Experts().to(F64), rand(2, 2), 1.0
-    raw, v, found, kfac = precondition_random(model, lambda m: (m(x, torch.tensor([2, 0])) ** 2).sum() / 8,
-                                              damping=damping, **EXACT)
-    assert [layer.name for layer in kfac.curved()] == ["model[0]", "model[1]", "model[2]"]
-    for e in (0, 2):
-        rows = torch.stack([2 * raw["weight"][e].reshape(-1), torch.zeros(8, dtype=F64)])  # Of both samples.
-        expected = damped_solve(rows, v["weight"][e].reshape(-1), damping)
-        assert distance(found["weight"][e].reshape(-1), expected) <= tolerance(rows, damping)
-        half = damped_solve(rows / 2 ** 0.5, v["weight"][e].reshape(-1), damping)
-        assert distance(found["weight"][e].reshape(-1), half) > 1e-5 > tolerance(rows, damping)  # Control.
-    assert torch.equal(found["weight"][1], v["weight"][1])
-
-
-def test_experts_that_are_applied_otherwise_have_the_diagonal():
-    class Fused(Experts):
-        def forward(self, x, route):
-            return torch.bmm(self.weight[route], x.unsqueeze(-1)).squeeze(-1)
-    model, x = Fused(), torch.randn(5, 2)
-    with told() as texts:
-        _, _, kfac = precondition(model, lambda m: (m(x, torch.arange(5) % 3) ** 2).mean())
-    assert not texts and not kfac.reasons() and isinstance(kfac.curved()[0], VectorLayer)
-
-
 def test_attention_with_keys_and_values_of_other_sizes():
     model = nn.MultiheadAttention(4, 2, kdim=3, vdim=5, batch_first=True).to(F64)
     q, k, v = rand(6, 2, 4), rand(6, 3, 3), rand(6, 3, 5)

@@ -51,6 +51,7 @@ bool merge(Context& ctx, const CurvatureOptions& options, const FactorPlan& plan
     return false;
   }
   average.refused = 0;
+  if (*finite_check == 0) return true;  // No sample has used the layer.
   ++average.statistics;
   double weight = options.statistics.new_weight;
   if (options.statistics.average_start == AverageStart::first)
