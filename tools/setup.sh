@@ -27,7 +27,7 @@ packages=(
   python3-torch python3-torchvision python3-venv          # Python package
   python3-pytest python3-pytest-xdist
   python3-matplotlib python3-jinja2 python3-optuna        # pages of runs, searches
-  libtorch-dev                                            # dkfac/torch.hpp
+  libtorch-dev libgloo-dev                                # dkfac/torch.hpp
 )
 quiet=0
 [ "${1:-}" = "--quiet" ] && quiet=1

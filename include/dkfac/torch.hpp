@@ -15,6 +15,7 @@
 
 #include "dkfac/c/dkfac.h"
 #include "dkfac/torch/layers.hpp"
+#include "dkfac/torch/ranks.hpp"
 #include "dkfac/torch/records.hpp"
 
 /// K-FAC for LibTorch programs, which compile this header themselves: libdkfac.so is not linked to
@@ -29,11 +30,16 @@ namespace dkfac::libtorch {
 struct Options : dkfac_curvature_options {
   Options() { dkfac_curvature_options_init(this, sizeof(dkfac_curvature_options)); }
   std::vector<std::string> skip;  ///< Modules that get the optimizer's update alone.
+  /// Ranks that train copies of one model, each with its own samples; null: one. The caller
+  /// averages the gradients over them between backward() and step(), or adds them up with
+  /// DKFAC_SUM.
+  Comm comm;
 };
 
-/// Preconditions the gradients of a model in front of each step of its optimizer. For the CPU and
-/// one process. A weight has one Kfac: a second one is refused until the first is destroyed. The
-/// model may run in any thread; the functions are called from one at a time.
+/// Preconditions the gradients of a model in front of each step of its optimizer, on the CPU. With
+/// several ranks, the constructor, step() and reset() are collective. A weight has one Kfac: a
+/// second one is refused until the first is destroyed. The model may run in any thread; the
+/// functions are called from one at a time.
 class Kfac {
  public:
   /// `model` is owned by a shared_ptr or a module holder, or outlives this object, as one on the
@@ -51,12 +57,19 @@ class Kfac {
                     "; dkfac/torch.hpp works on the CPU");
       if (item.value().scalar_type() == at::kDouble) options.dtype = DKFAC_F64;
     }
-    if (options.loss_reduction == DKFAC_LOCAL_MEAN) options.loss_reduction = DKFAC_GLOBAL_MEAN;
+    if (options.comm != nullptr) comm_ = options.comm;
     state_->micro_batches = options.micro_batches;
-    dkfac_comm* comm = nullptr;
-    detail::check(dkfac_comm_self(nullptr, &comm));
-    const std::unique_ptr<dkfac_comm, void (*)(dkfac_comm*)> owner(comm, dkfac_comm_destroy);
-    detail::check(dkfac_preconditioner_create(comm, &options, nullptr, &state_->handle));
+    state_->ranks = dkfac_comm_size(comm_.get());
+    if (options.loss_reduction == DKFAC_GLOBAL_MEAN && state_->ranks > 1)
+      throw Error(
+          "[Kfac] DKFAC_GLOBAL_MEAN is for one rank; divide each rank's loss by the samples "
+          "of the rank, and average the gradients (DKFAC_LOCAL_MEAN)");
+    // Records have the samples of all ranks, and contain the mean over one rank's.
+    if (options.loss_reduction == DKFAC_LOCAL_MEAN) {
+      options.loss_reduction = DKFAC_GLOBAL_MEAN;
+      state_->loss_scale = state_->ranks;
+    }
+    detail::check(dkfac_preconditioner_create(comm_.get(), &options, nullptr, &state_->handle));
     for (std::size_t i = 0; i < state_->layers.size(); ++i) add(i);
     if (state_->by_weight.empty())
       throw Error(
@@ -77,8 +90,9 @@ class Kfac {
   Kfac& operator=(const Kfac&) = delete;
 
   /// Preconditions the gradients and calls optimizer.step(). Returns false, without that call,
-  /// where a gradient or a statistic is not finite. Throws Error, which drops the records of the
-  /// step, also where no backward pass in training mode was seen and statistics are due.
+  /// where a gradient or a statistic is not finite, on all ranks. Throws Error, which drops the
+  /// records of the step, also where no backward pass in training mode was seen and statistics are
+  /// due; the same step of the other ranks returns false.
   bool step() {
     const bool accepted = state_->locked([this] {
       precondition();
@@ -89,7 +103,7 @@ class Kfac {
     if (accepted) optimizer_->step();
     return accepted;
   }
-  /// Drops the records of a pass that no step will use.
+  /// Drops the records of a pass that no step will use; on all ranks.
   void reset() {
     state_->locked([this] { state_->drop(); });
   }
@@ -226,12 +240,14 @@ class Kfac {
       if (s.due) complete(layer);
       const auto grad_of = [&](const at::Tensor& parameter) {
         if (!parameter.defined()) return dkfac_tensor{};
-        const at::Tensor grad = layer.valid ? parameter.grad() : at::Tensor();
-        if (layer.valid) seen.insert(parameter.unsafeGetTensorImpl());
+        const bool valid = layer.valid || s.ranks > 1;  // Another rank may have used it.
+        const at::Tensor grad = valid ? parameter.grad() : at::Tensor();
+        if (valid) seen.insert(parameter.unsafeGetTensorImpl());
         const bool wide = parameter.scalar_type() == at::kDouble;
         at::Tensor passed = grad.defined() ? grad.to(wide ? at::kDouble : at::kFloat).contiguous()
                                            : at::zeros(parameter.sizes(), at::kFloat);
         copies.emplace_back(grad, passed.view(-1));
+        if (s.ranks > 1) comparison_.keep(passed);
         return detail::view_of(copies.back().second, layer.name);
       };
       const dkfac_tensor weight = grad_of(layer.weight), bias = grad_of(layer.bias);
@@ -248,6 +264,8 @@ class Kfac {
     report_.struct_size = sizeof report_;
     detail::check(dkfac_preconditioner_step(
         s.handle, grads.data(), static_cast<std::int64_t>(grads.size()), &args, &report_));
+    if (report_.updated != 0) comparison_.compare(comm_.get());  // All ranks are here.
+    comparison_.forget();
     for (auto& [grad, passed] : copies)
       if (grad.defined() && report_.updated != 0 && grad.data_ptr() != passed.data_ptr())
         grad.copy_(passed.view(grad.sizes()));
@@ -283,6 +301,10 @@ class Kfac {
     if (!used && layer.touched && layer.training())
       throw Error("[dkfac] layer '" + layer.name +
                   "' has a gradient, but no use of its weight was seen; name it in Options::skip");
+    if (!used && state_->ranks > 1 && !layer.training() && layer.weight.grad().defined())
+      throw Error("[dkfac] layer '" + layer.name +
+                  "' was put into eval mode during training on several ranks; name it in "
+                  "Options::skip");
     while (layer.records < state_->micro_batches) {
       const auto [x, g] = layer.placeholder();
       state_->record(layer, x, g);
@@ -291,6 +313,8 @@ class Kfac {
 
   torch::optim::Optimizer* optimizer_;
   bool kl_clip_;
+  Comm comm_ = detail::made_comm([](dkfac_comm** one) { return dkfac_comm_self(nullptr, one); });
+  detail::GradientComparison comparison_;
   std::shared_ptr<detail::State> state_ = std::make_shared<detail::State>();
   dkfac_step_report report_{};
 };

@@ -13,3 +13,11 @@ trap 'rm -rf "$work"' EXIT
 "$cmake" --build "$work/build"
 "$work/build/torch_tests"
 "$work/build/torch_cpp/torch_cpp"
+if [ -x "$work/build/torch_ranks" ]; then
+  PYTHONPATH=$here/../../python DKFAC_LIBRARY=$(echo "$work"/prefix/lib*/libdkfac.so) OMP_NUM_THREADS=1 \
+    python3 "$here/ranks.py" "$work/build/torch_ranks"
+else
+  echo "SKIPPED: several ranks, as there are no headers of gloo; install libgloo-dev"
+fi
+"$cmake" --build "$work/build" --target without_c10d >"$work/refused" 2>&1 || true
+grep -q "this LibTorch was built without c10d" "$work/refused"

@@ -60,7 +60,8 @@ struct State {
   std::vector<Layer> layers;
   std::unordered_map<const c10::TensorImpl*, std::size_t> by_weight;
   std::vector<std::pair<std::int64_t, std::string>> passes;  ///< Samples, and the first layer.
-  std::int64_t samples = 0, micro_batches = 1;
+  std::int64_t samples = 0, micro_batches = 1, ranks = 1;
+  double loss_scale = 1;                       ///< That gradients contain.
   std::string misuse;                          ///< Error of a forward pass, for the step.
   std::atomic<bool> due{true}, paused{false};  ///< Statistics are due; nothing is recorded.
 
@@ -103,10 +104,10 @@ struct State {
   void record(Layer& layer, const at::Tensor& input, const at::Tensor& gradient) {
     const at::Tensor x = layer.form(input, samples), g = layer.form(gradient, samples);
     const std::int64_t rows = g.size(0), n = samples > 0 ? samples : rows;
-    const auto scale = [this](std::int64_t count) {
-      return dkfac_record_scale{1, std::max<std::int64_t>(1, count) * micro_batches};
+    const auto scale = [this](double loss, std::int64_t count) {
+      return dkfac_record_scale{loss, std::max<std::int64_t>(1, count) * micro_batches * ranks};
     };
-    const dkfac_record_scale of_a = scale(rows), of_g = scale(n);
+    const dkfac_record_scale of_a = scale(1, rows), of_g = scale(loss_scale, n);
     const dkfac_tensor vx = view_of(x, layer.name);
     ++layer.records;
     if (layer.spec.kind == DKFAC_NORM) {
