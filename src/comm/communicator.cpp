@@ -1,13 +1,16 @@
 #include "dkfac/comm/communicator.h"
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <numeric>
+#include <tuple>
 
 #include "dkfac/core/error.h"
 
 #include "comm/backends.h"
 #include "comm/call_info.h"
+#include "comm/routed_messages.h"
 
 namespace dkfac::comm {
 
@@ -59,6 +62,44 @@ void check_part(std::string_view op, std::string_view part_name, const ConstTens
   DKFAC_CHECK(apart || part_begin == segment, "[", op, "] ", part_name,
               " overlaps the whole buffer elsewhere than at segment ", rank,
               "; pass that segment or separate memory");
+}
+
+void check_routes(std::span<const Route> routes, int size) {
+  const Route* before = nullptr;
+  for (const Route& r : routes) {
+    DKFAC_CHECK(r.from >= 0 && r.from < size && r.to >= 0 && r.to < size && r.from != r.to,
+                "[exchange] a route is from rank ", r.from, " to rank ", r.to, "; there are ", size,
+                " ranks, and none sends to itself");
+    DKFAC_CHECK(r.count >= 0, "[exchange] the route from rank ", r.from, " to rank ", r.to, " has ",
+                r.count, " elements; the number must be >= 0");
+    DKFAC_CHECK(before == nullptr || std::tie(before->from, before->to) < std::tie(r.from, r.to),
+                "[exchange] the route from rank ", r.from, " to rank ", r.to,
+                " comes after one from rank ", before == nullptr ? 0 : before->from, " to rank ",
+                before == nullptr ? 0 : before->to,
+                "; sort routes by (from, to), with at most one from a rank to another");
+    before = &r;
+  }
+}
+
+/// Checks this rank's messages against the routes.
+void check_messages(ConstTensorView x, TensorView out, RoutedCounts counts, int rank) {
+  DKFAC_CHECK(x.numel() == counts.sent && out.numel() == counts.received, "[exchange] x has ",
+              x.numel(), " elements and out ", out.numel(), "; the routes from rank ", rank,
+              " have ", counts.sent, ", and those to it ", counts.received);
+  DKFAC_CHECK(x.dtype() == out.dtype(), "[exchange] x is ", x.dtype(), " but out is ", out.dtype(),
+              "; both must have the type of the messages, also where they are empty");
+  if (x.numel() == 0 || out.numel() == 0) return;
+  const auto *in = static_cast<const std::byte*>(x.raw()),
+             *to = static_cast<const std::byte*>(out.raw());
+  const std::less_equal<const std::byte*> before;
+  DKFAC_CHECK(before(in + x.bytes(), to) || before(to + out.bytes(), in),
+              "[exchange] x and out overlap; pass separate memory");
+}
+
+std::uint64_t hash_routes(std::span<const Route> routes) {
+  std::vector<std::int64_t> numbers;
+  for (const Route& r : routes) numbers.insert(numbers.end(), {r.from, r.to, r.count});
+  return hash_counts(kHashSeed, numbers);
 }
 
 }  // namespace
@@ -138,6 +179,20 @@ void Communicator::broadcast(TensorView x, int root, Stream stream, std::string_
                next_call(detail::concat("broadcast(root ", root, ")"), name,
                          unsigned_count(x.numel()), static_cast<std::uint64_t>(root),
                          std::string(dkfac::name_of(x.dtype())), x.bytes()));
+}
+
+void Communicator::exchange(ConstTensorView x, std::span<const Route> routes, TensorView out,
+                            Stream stream, std::string_view name) {
+  check_stream("exchange", stream);
+  check_view("exchange", "x", x, stream);
+  check_view("exchange", "out", out, stream);
+  check_routes(routes, size_);
+  check_messages(x, out, routed_counts(routes, rank_), rank_);
+  std::uint64_t count = 0;
+  for (const Route& route : routes) count += unsigned_count(route.count);
+  do_exchange(x, routes, out, stream,
+              next_call("exchange", name, count, hash_routes(routes),
+                        std::string(dkfac::name_of(x.dtype())), std::max(x.bytes(), out.bytes())));
 }
 
 void Communicator::barrier(std::string_view name) {

@@ -47,6 +47,12 @@ struct DKFAC_API CallInfo {
   [[nodiscard]] std::string describe() const;  ///< "#12 reduce_scatter_v f32 x 4096 'factors A'"
 };
 
+/// A message of exchange(): `count` elements of rank `from` for rank `to`.
+struct Route {
+  int from = 0, to = 0;
+  std::int64_t count = 0;  ///< >= 0
+};
+
 /// Communicator of a fixed group of ranks. Every rank calls the same collectives in the same order
 /// with the same counts, dtype and name. On each rank one thread at a time may use a communicator
 /// and all that were split from it or composed of it (on_device(), make_hierarchical()): they may
@@ -116,6 +122,12 @@ class DKFAC_API Communicator {
   /// Broadcasts x of rank `root` to x of the others. All ranks pass the same number of elements of
   /// the same dtype.
   void broadcast(TensorView x, int root, Stream stream, std::string_view name = {});
+  /// Sends messages between pairs of ranks: no rank but the two handles their data, unless the
+  /// backend documents it. routes: equal on all ranks, in increasing order of (from, to), at most
+  /// one from a rank to another, none to itself. x: the messages of this rank, out: those for it,
+  /// each one after the other in that order and of the same dtype. x and out must not overlap.
+  void exchange(ConstTensorView x, std::span<const Route> routes, TensorView out, Stream stream,
+                std::string_view name = {});
   /// Blocks until every rank has called it.
   void barrier(std::string_view name = {});
 
@@ -144,6 +156,8 @@ class DKFAC_API Communicator {
   virtual void do_all_gather_v(ConstTensorView x, std::span<const std::int64_t> counts,
                                TensorView out, Stream stream, CallInfo info) = 0;
   virtual void do_broadcast(TensorView x, int root, Stream stream, CallInfo info) = 0;
+  virtual void do_exchange(ConstTensorView x, std::span<const Route> routes, TensorView out,
+                           Stream stream, CallInfo info) = 0;
   virtual void do_barrier(CallInfo info) = 0;
   virtual std::shared_ptr<Communicator> do_split(int color, int key, CallInfo info) = 0;
   virtual void do_abort(std::string_view reason) noexcept = 0;

@@ -9,6 +9,7 @@
 #include "dkfac/core/error.h"
 
 #include "comm/call_info.h"
+#include "comm/routed_messages.h"
 #include "comm/transport/leaked.h"
 #include "comm/transport/reduce.h"
 #include "comm/transport/transfers.h"
@@ -200,6 +201,22 @@ class BroadcastPhase final : public PlainPhase {
   bool passes_on_ = false;
 };
 
+class ExchangePhase final : public PlainPhase {
+ public:
+  ExchangePhase(PeerGroup& group, const HostCall& call, std::int64_t piece_bytes, int phase)
+      : PlainPhase(group, PeerGroup::Channel::data, call.info, phase) {
+    const std::int64_t piece = piece_of(piece_bytes);
+    for (const RoutedMessage& m : messages_of(call.routes, group.rank())) {
+      const std::int64_t bytes = byte_count(call, m.route.count);
+      transfers_->add(
+          m.route.to == group.rank()
+              ? receive_transfer(m.route.from, call.out + byte_count(call, m.received_at), bytes,
+                                 piece)
+              : send_transfer(m.route.to, call.in + byte_count(call, m.sent_at), bytes, piece));
+    }
+  }
+};
+
 /// Wire format of a CallRecord.
 struct Header {
   std::uint64_t hash = 0;
@@ -266,6 +283,11 @@ std::unique_ptr<CollectivePhase> make_gather_phase(PeerGroup& group, const HostC
 std::unique_ptr<CollectivePhase> make_broadcast_phase(PeerGroup& group, const HostCall& call,
                                                       std::int64_t piece_bytes, int phase) {
   return std::make_unique<BroadcastPhase>(group, call, piece_bytes, phase);
+}
+
+std::unique_ptr<CollectivePhase> make_exchange_phase(PeerGroup& group, const HostCall& call,
+                                                     std::int64_t piece_bytes, int phase) {
+  return std::make_unique<ExchangePhase>(group, call, piece_bytes, phase);
 }
 
 std::unique_ptr<CollectivePhase> make_header_phase(PeerGroup& group, const CallInfo& info,

@@ -38,6 +38,11 @@ class CollectivePhase {
                                                                     const HostCall& call,
                                                                     std::int64_t piece_bytes,
                                                                     int phase);
+/// Makes the exchange phase: the messages of the call's routes, each from one rank to another.
+[[nodiscard]] std::unique_ptr<CollectivePhase> make_exchange_phase(PeerGroup& group,
+                                                                   const HostCall& call,
+                                                                   std::int64_t piece_bytes,
+                                                                   int phase);
 /// Makes the header phase: every rank sends the record of its call to every other. It completes
 /// when all have arrived and agree, and otherwise throws CommError that names each rank's call.
 [[nodiscard]] std::unique_ptr<CollectivePhase> make_header_phase(PeerGroup& group,

@@ -111,6 +111,8 @@ class ExternalTask final : public HostTask {
       case HostCall::Kind::broadcast:
         if (call_.count() > 0) collectives.broadcast(segment(0, call_.count()), call_.root);
         return;
+      case HostCall::Kind::exchange:
+        return exchange(collectives);
       case HostCall::Kind::barrier:
       case HostCall::Kind::split:
         return collectives.barrier();
@@ -162,6 +164,27 @@ class ExternalTask final : public HostTask {
     for (int r = 0; r < size; ++r)
       if (const auto to = segment(call_.offset(r), call_.segment(r)); !to.empty())
         std::memcpy(to.data(), all.data() + at(r) * block, to.size());
+  }
+
+  /// One broadcast for each message: there is no call between two ranks.
+  void exchange(ExternalCollectives& collectives) const {
+    std::int64_t sent = 0, received = 0;
+    Bytes other;
+    for (const Route& route : call_.routes) {
+      const std::size_t bytes = at(route.count) * call_.element();
+      std::byte* memory = nullptr;
+      if (route.from == group_->rank) {  // The root's memory is only read.
+        memory = const_cast<std::byte*>(call_.in) + at(sent) * call_.element();
+        sent += route.count;
+      } else if (route.to == group_->rank) {
+        memory = call_.out + at(received) * call_.element();
+        received += route.count;
+      } else {
+        if (other.size() < bytes) other.resize(bytes);
+        memory = other.data();
+      }
+      if (bytes > 0) collectives.broadcast({memory, bytes}, route.from);
+    }
   }
 
   std::shared_ptr<ExternalGroup> group_;

@@ -146,6 +146,8 @@ class HierarchicalCommunicator final : public Communicator {
   void do_all_gather_v(ConstTensorView x, std::span<const std::int64_t> counts, TensorView out,
                        Stream stream, CallInfo info) override;
   void do_broadcast(TensorView x, int root, Stream stream, CallInfo info) override;
+  void do_exchange(ConstTensorView x, std::span<const Route> routes, TensorView out, Stream stream,
+                   CallInfo info) override;
   void do_barrier(CallInfo info) override;
   std::shared_ptr<Communicator> do_split(int color, int key, CallInfo) override {
     settle_before(Stream::cpu());
@@ -269,6 +271,12 @@ void HierarchicalCommunicator::do_broadcast(TensorView x, int root, Stream strea
     if (place_ == map_.place(root)) outer_->broadcast(x, map_.node(root), stream, info.name);
     inner_->broadcast(x, map_.place(root), stream, info.name);
   });
+}
+
+/// A message has one way, so it needs no levels.
+void HierarchicalCommunicator::do_exchange(ConstTensorView x, std::span<const Route> routes,
+                                           TensorView out, Stream stream, CallInfo info) {
+  compose(stream, info, nullptr, [&] { world_->exchange(x, routes, out, stream, info.name); });
 }
 
 void HierarchicalCommunicator::do_barrier(CallInfo info) {

@@ -104,6 +104,13 @@ void HostCommunicator::do_broadcast(TensorView x, int root, Stream stream, CallI
   submit(std::move(call));
 }
 
+void HostCommunicator::do_exchange(ConstTensorView x, std::span<const Route> routes, TensorView out,
+                                   Stream stream, CallInfo info) {
+  HostCall call = call_of(HostCall::Kind::exchange, std::move(info), stream, x, out, x.dtype(), {});
+  call.routes.assign(routes.begin(), routes.end());
+  submit(std::move(call));
+}
+
 void HostCommunicator::do_barrier(CallInfo info) {
   throw_if_failed();
   HostCall call;

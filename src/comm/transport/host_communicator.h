@@ -21,6 +21,7 @@ struct HostCall {
     reduce_scatter_v,
     all_gather_v,
     broadcast,
+    exchange,
     barrier,
     split
   };
@@ -34,6 +35,7 @@ struct HostCall {
   const std::byte* in = nullptr;  ///< Equal to out for all_reduce and broadcast.
   std::byte* out = nullptr;
   std::vector<std::int64_t> offsets;  ///< size + 1: segment r is [offsets[r], offsets[r + 1]).
+  std::vector<Route> routes;          ///< Of an exchange, which has no segments.
 
   [[nodiscard]] std::int64_t count() const { return offsets.empty() ? 0 : offsets.back(); }
   [[nodiscard]] std::int64_t offset(int rank) const {
@@ -77,6 +79,8 @@ class HostCommunicator : public Communicator {
   void do_all_gather_v(ConstTensorView x, std::span<const std::int64_t> counts, TensorView out,
                        Stream stream, CallInfo info) final;
   void do_broadcast(TensorView x, int root, Stream stream, CallInfo info) final;
+  void do_exchange(ConstTensorView x, std::span<const Route> routes, TensorView out, Stream stream,
+                   CallInfo info) final;
   void do_barrier(CallInfo info) final;
 
  private:

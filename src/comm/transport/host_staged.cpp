@@ -63,6 +63,13 @@ class HostStagedCommunicator final : public Communicator {
           {sends ? nothing : whole, sends ? nothing : x},
           [&] { inner_->broadcast(whole, root, Stream::cpu(), info.name); });
   }
+  void do_exchange(ConstTensorView x, std::span<const Route> routes, TensorView out, Stream stream,
+                   CallInfo info) override {
+    if (!stream.device().is_cuda()) return inner_->exchange(x, routes, out, stream, info.name);
+    const TensorView sent = host(whole_, x), received = host(part_, out);
+    stage(stream, {x, sent}, {received, out},
+          [&] { inner_->exchange(sent, routes, received, Stream::cpu(), info.name); });
+  }
   void do_barrier(CallInfo info) override { inner_->barrier(info.name); }
   std::shared_ptr<Communicator> do_split(int color, int key, CallInfo) override {
     auto part = inner_->split(color, key);
@@ -77,7 +84,7 @@ class HostStagedCommunicator final : public Communicator {
   };
 
   TensorView host(cuda::PinnedMemory& memory, const ConstTensorView& like) {
-    if (like.numel() == 0) return {};
+    if (like.numel() == 0) return {nullptr, like.dtype(), {0}};
     if (memory.bytes() < like.bytes()) order_.settle();  // before it is freed
     return {memory.at_least(like.device(), like.bytes()), like.dtype(), {like.numel()}};
   }

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <vector>
 
+#include "comm/routed_messages.h"
 #include "comm/transport/cuda/device_work.h"
 #include "comm/transport/reduce.h"
 
@@ -53,6 +54,20 @@ void move_all_gather(std::span<const HostCall* const> calls, const HostCall& min
   }
 }
 
+void move_exchange(std::span<const HostCall* const> calls, const HostCall& mine, int rank,
+                   std::int64_t first, std::int64_t count) {
+  for (const RoutedMessage& m : messages_of(mine.routes, rank)) {
+    if (m.route.to != rank) continue;
+    const std::int64_t begin = std::max(first, m.received_at);
+    const std::int64_t end = std::min(first + count, m.received_at + m.route.count);
+    if (begin >= end) continue;
+    copy_elements(
+        mine,
+        call_of(calls, m.route.from).in + byte_offset(mine, m.sent_at + begin - m.received_at),
+        mine.out + byte_offset(mine, begin), end - begin);
+  }
+}
+
 }  // namespace
 
 std::int64_t elements_of_part(const HostCall& call, int rank) {
@@ -64,6 +79,8 @@ std::int64_t elements_of_part(const HostCall& call, int rank) {
       return call.count();
     case HostCall::Kind::broadcast:
       return rank == call.root ? 0 : call.count();
+    case HostCall::Kind::exchange:
+      return routed_counts(call.routes, rank).received;
     case HostCall::Kind::barrier:
     case HostCall::Kind::split:
       return 0;
@@ -85,6 +102,8 @@ void move_part(std::span<const HostCall* const> calls, int rank, std::int64_t fi
     case HostCall::Kind::broadcast:
       return copy_elements(mine, call_of(calls, mine.root).in + byte_offset(mine, first),
                            mine.out + byte_offset(mine, first), count);
+    case HostCall::Kind::exchange:
+      return move_exchange(calls, mine, rank, first, count);
     case HostCall::Kind::barrier:
     case HostCall::Kind::split:
       return;
@@ -112,6 +131,12 @@ void move_part_on_device(std::span<const HostCall* const> calls, int rank) {
       if (rank == mine.root) return;
       return cuda::copy(mine.stream, call_of(calls, mine.root).in, mine.out,
                         byte_offset(mine, mine.count()));
+    case HostCall::Kind::exchange:
+      for (const RoutedMessage& m : messages_of(mine.routes, rank))
+        if (m.route.to == rank)
+          cuda::copy(mine.stream, call_of(calls, m.route.from).in + byte_offset(mine, m.sent_at),
+                     mine.out + byte_offset(mine, m.received_at), byte_offset(mine, m.route.count));
+      return;
     case HostCall::Kind::barrier:
     case HostCall::Kind::split:
       return;

@@ -14,6 +14,7 @@
 
 #include "comm/backends.h"
 #include "comm/call_info.h"
+#include "comm/routed_messages.h"
 #include "comm/transport/cuda/device_work.h"
 #include "comm/transport/host_communicator.h"
 #include "comm/transport/nccl_group.h"
@@ -89,6 +90,8 @@ class NcclCommunicator final : public Communicator {
   void do_all_gather_v(ConstTensorView x, std::span<const std::int64_t> counts, TensorView out,
                        Stream stream, CallInfo info) override;
   void do_broadcast(TensorView x, int root, Stream stream, CallInfo info) override;
+  void do_exchange(ConstTensorView x, std::span<const Route> routes, TensorView out, Stream stream,
+                   CallInfo info) override;
   void do_barrier(CallInfo info) override {
     on_host([&](Communicator& host) { host.barrier(info.name); });
   }
@@ -273,6 +276,33 @@ void NcclCommunicator::do_broadcast(TensorView x, int root, Stream stream, CallI
     group_->group([&](ncclComm_t comm) {
       return ncclBroadcast(x.raw(), x.raw(), static_cast<std::size_t>(x.numel()),
                            type_of(x.dtype()), root, comm, native);
+    });
+  });
+}
+
+void NcclCommunicator::do_exchange(ConstTensorView x, std::span<const Route> routes, TensorView out,
+                                   Stream stream, CallInfo info) {
+  if (!stream.device().is_cuda())
+    return on_host([&](Communicator& host) { host.exchange(x, routes, out, stream, info.name); });
+  issue(info, stream, [&](CUstream_st* native) {
+    const std::vector<RoutedMessage> messages = messages_of(routes, rank());
+    if (x.numel() == 0 && out.numel() == 0) return;
+    const auto* in = static_cast<const std::byte*>(x.raw());
+    auto* received = static_cast<std::byte*>(out.raw());
+    const auto bytes = [&](std::int64_t n) {
+      return static_cast<std::size_t>(n) * size_of(x.dtype());
+    };
+    group_->group([&](ncclComm_t comm) {
+      ncclResult_t code = ncclSuccess;
+      for (const RoutedMessage& m : messages) {
+        const auto count = static_cast<std::size_t>(m.route.count);
+        if (count == 0 || !went(code)) continue;
+        code = m.route.from == rank() ? ncclSend(in + bytes(m.sent_at), count, type_of(x.dtype()),
+                                                 m.route.to, comm, native)
+                                      : ncclRecv(received + bytes(m.received_at), count,
+                                                 type_of(x.dtype()), m.route.from, comm, native);
+      }
+      return code;
     });
   });
 }

@@ -50,6 +50,8 @@ std::unique_ptr<CollectivePhase> PeerTask::make_phase(int phase) {
       return phase == 1 ? make_gather_phase(*group_, call_, piece, call_.in, phase) : nullptr;
     case HostCall::Kind::broadcast:
       return phase == 1 ? make_broadcast_phase(*group_, call_, piece, phase) : nullptr;
+    case HostCall::Kind::exchange:
+      return phase == 1 ? make_exchange_phase(*group_, call_, piece, phase) : nullptr;
     case HostCall::Kind::split:  // gathers every rank's choice
       return phase == 1 ? make_gather_phase(*group_, call_, piece, call_.in, phase) : nullptr;
     case HostCall::Kind::barrier:

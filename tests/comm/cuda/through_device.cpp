@@ -53,6 +53,12 @@ class ThroughDevice final : public Communicator {
     inner_->broadcast(d, root, ctx_.stream(), info.name);
     to_host(d, x);
   }
+  void do_exchange(ConstTensorView x, std::span<const Route> routes, TensorView out, Stream,
+                   CallInfo info) override {
+    Tensor sent = to_device(x), received = to_device(out);
+    inner_->exchange(sent, routes, received, ctx_.stream(), info.name);
+    to_host(received, out);
+  }
   void do_barrier(CallInfo info) override { inner_->barrier(info.name); }
   std::shared_ptr<Communicator> do_split(int color, int key, CallInfo) override {
     auto part = inner_->split(color, key);

@@ -3,7 +3,7 @@
 #include "dkfac/core/stream.h"
 
 #include "comm/conformance.h"
-#include "comm/tcp_ranks.h"
+#include "support/tcp_ranks.h"
 
 // The conformance suite over TCP; ranks are threads that share nothing but the network.
 namespace dkfac::comm::testing {

@@ -10,10 +10,10 @@
 #include "dkfac/core/stream.h"
 
 #include "comm/conformance.h"
-#include "comm/tcp_ranks.h"
 #include "comm/transport/peer_task.h"
 #include "comm/transport/tcp_mesh.h"
 #include "comm/transport/tcp_socket.h"
+#include "support/tcp_ranks.h"
 
 // Each test breaks its own group; every rank must fail with a helpful message.
 namespace dkfac::comm::testing {

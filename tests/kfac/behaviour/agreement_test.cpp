@@ -216,6 +216,10 @@ class Lenient final : public comm::Communicator {
   void do_broadcast(TensorView x, int root, Stream s, comm::CallInfo info) override {
     inner_->broadcast(x, root, s, info.name);
   }
+  void do_exchange(ConstTensorView x, std::span<const comm::Route> routes, TensorView out, Stream s,
+                   comm::CallInfo info) override {
+    inner_->exchange(x, routes, out, s, info.name);
+  }
   void do_barrier(comm::CallInfo) override {}
   std::shared_ptr<comm::Communicator> do_split(int color, int key, comm::CallInfo) override {
     return inner_->split(color, key);

@@ -9,9 +9,9 @@
 #include "dkfac/core/ops.h"
 
 #include "comm/cuda/device_ranks.h"
-#include "comm/tcp_ranks.h"
 #include "support/device_faults.h"
 #include "support/host_waits.h"
+#include "support/tcp_ranks.h"
 
 // Choices of on_device(). There are four emulated devices.
 namespace dkfac::comm::testing {

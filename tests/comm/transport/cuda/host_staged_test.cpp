@@ -3,7 +3,7 @@
 #include "dkfac/core/error.h"
 
 #include "comm/cuda/device_ranks.h"
-#include "comm/tcp_ranks.h"
+#include "support/tcp_ranks.h"
 
 // Host staging over threads and over TCP: no rank accesses another rank's device memory.
 namespace dkfac::comm::testing {
