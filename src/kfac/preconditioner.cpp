@@ -159,7 +159,8 @@ void Preconditioner::Impl::prepare() {
   for (int i = 0; i < curvature().layers(); ++i) {
     const CurvatureBlock& block = curvature().layer(i);
     const bool sent = block.has_curvature() && !kept[static_cast<std::size_t>(i)];
-    slots.push_back({block.owner, sent ? weight_numel(block.spec) + bias_numel(block.spec) : 0, 0});
+    slots.push_back(
+        {block.owners.layer, sent ? weight_numel(block.spec) + bias_numel(block.spec) : 0, 0});
   }
   gathered.emplace(ctx, grid, "preconditioned gradients", std::move(slots), options.dtype);
   nonfinite = Tensor::zeros(ctx, {1});

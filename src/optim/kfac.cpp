@@ -181,7 +181,7 @@ void Kfac::prepare() {
   std::vector<int> owners;
   std::vector<comm::Slot> slots;
   for (int i = 0; i < count; ++i) {
-    owners.push_back(step_.curvature().layer(i).owner);
+    owners.push_back(step_.curvature().layer(i).owners.layer);
     slots.push_back({owners.back(), frame_.layers[static_cast<std::size_t>(i)].numel(), 0});
   }
   gradients_.emplace(frame_,

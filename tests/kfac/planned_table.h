@@ -34,9 +34,9 @@ class PlannedTable {
     for (const auto& [name, spec] : layers) {
       table.blocks.push_back(kfac::make_block(name, spec));
       const int index = table.layers() - 1;
-      table.layer(index).owner = index % comm->size();
+      table.layer(index).owners = index % comm->size();
       if (table.is_worker_of(index))
-        table.layer(index).allocate(ctx, table.options, table.owns(index));
+        table.layer(index).allocate(ctx, table.options, table.share_of(index));
     }
     kfac::plan_statistics(table);
   }

@@ -34,6 +34,39 @@ struct DKFAC_API LayerLoad {
 /// largest first, each to the rank with the fewest bytes. world_size >= 1.
 [[nodiscard]] DKFAC_API std::vector<int> assign(std::span<const LayerLoad> loads, int world_size);
 
+/// The parts of a LayerLoad that may be on different ranks (DistributionOptions::split_factors).
+struct DKFAC_API FactorLoads {
+  double a = 0, g = 0;  ///< Inverting the factors.
+  double apply = 0;     ///< Preconditioning.
+  /// Sending the rebuilt inverse to another rank, for each of the two ranks.
+  double send_a = 0, send_g = 0;
+  std::int64_t bytes = 0;  ///< As LayerLoad::bytes.
+  [[nodiscard]] double whole() const { return a + g + apply; }
+};
+/// The parts of layer_load(). A byte that travels counts as 10 operations: 10 GB/s beside the 100
+/// GFLOP/s of operations.
+[[nodiscard]] DKFAC_API FactorLoads factor_loads(const LayerSpec& spec, DType dtype,
+                                                 int block_width = -1);
+
+/// The ranks of a layer.
+struct DKFAC_API LayerOwners {
+  int layer = 0;     ///< The owner, which preconditions it.
+  int a = 0, g = 0;  ///< Those that average and invert A and G.
+  LayerOwners() = default;
+  // NOLINTNEXTLINE(google-explicit-constructor): a rank is the owner of all.
+  constexpr LayerOwners(int all) : LayerOwners(all, all, all) {}
+  constexpr LayerOwners(int owner, int of_a, int of_g) : layer(owner), a(of_a), g(of_g) {}
+  bool operator==(const LayerOwners&) const = default;
+};
+/// assign() that may give A and G of a layer to different ranks; a pure function of its arguments.
+/// No plan can load its busiest rank less than the mean, or than the largest factor. Each layer, in
+/// the order of assign(), takes the first of these placements that keeps its ranks within 2 % of
+/// that: whole on the rank with the least work so far; without its narrower factor, which goes to
+/// the next rank; the wider factor alone, and the rest on the next rank. Without one, it takes the
+/// placement that loads the busier of its ranks least.
+[[nodiscard]] DKFAC_API std::vector<LayerOwners> assign_factors(std::span<const FactorLoads> loads,
+                                                                int world_size);
+
 /// Bytes of a layer's curvature that persist between steps.
 struct DKFAC_API CurvatureBytes {
   std::int64_t averages = 0;  ///< Of the statistics, on the owner.
@@ -61,22 +94,25 @@ struct DKFAC_API AssignmentDetails {
   int workers = 1;  ///< Ranks that precondition a layer: its owner and the ranks that differ from
                     ///< it by a multiple of world_size / workers.
   const CurvatureOptions& curvature;
-  Device device = {};                    ///< Decides the forms of the factors.
-  std::span<const double> seconds = {};  ///< Predicted time per layer and step; empty: unknown.
+  Device device = {};  ///< Decides the forms of the factors.
+  /// Predicted seconds of a step of each layer; empty: unknown.
+  std::span<const FactorLoads> seconds = {};
   KeptParameters kept = {};
   std::span<const NamedBytes> buffers = {};  ///< Of this rank; entries of 0 bytes are omitted.
 };
 
-/// Returns a table: layer, shape, owner and other workers, groups, widths and forms of A and G,
-/// bytes of the statistics, share of the work, predicted milliseconds per step, and the reason why
-/// a layer has no curvature. Below it: what each rank keeps, buffers, and totals.
+/// Returns a table: layer, shape, owner and other workers, other ranks that invert, groups, widths
+/// and forms of A and G, bytes of the statistics, share of the work, predicted milliseconds per
+/// step, and the reason why a layer has no curvature. Below it: what each rank keeps, buffers, and
+/// totals.
 [[nodiscard]] DKFAC_API std::string describe_assignment(std::span<const std::string> names,
                                                         std::span<const LayerSpec> specs,
-                                                        std::span<const int> owners,
+                                                        std::span<const LayerOwners> owners,
                                                         const AssignmentDetails& details);
 
 /// Returns that table, without buffers, as the ranks of a group of `world_size` would make it: with
-/// assign() of the layer_load()s, or of costs measured here with options.distribution.calibrate.
+/// assign() or assign_factors() of counted work, or of costs measured here, as
+/// options.distribution says.
 /// Otherwise a pure function of its arguments, without a communicator or tensors.
 [[nodiscard]] DKFAC_API std::string describe_plan(std::span<const std::string> names,
                                                   std::span<const LayerSpec> specs,

@@ -14,13 +14,14 @@ namespace dkfac::kfac {
 /// are not set (Tensor::is_set()).
 struct DKFAC_API FactorCopy {
   /// Running average with bias correction ("Average") of the statistic of docs/math.md, "Scaling",
-  /// without damping. On the owner of the layer.
+  /// without damping. On the rank that averages the factor: the owner of the layer, unless
+  /// DistributionOptions::split_factors has chosen another.
   Tensor average;
   std::int64_t statistics = 0;  ///< Number of statistics in the average.
   /// (average + damping I)^-1 as it is applied to gradients. It is of the last rebuild, hence of an
-  /// older average where inverse_interval is longer. On the owner and the other workers of the
-  /// layer (DistributionOptions::grad_worker_fraction). Not set with InverseMethod::eigen and
-  /// ekfac.
+  /// older average where inverse_interval is longer. On the rank that averages the factor, and on
+  /// the owner and the other workers of the layer (DistributionOptions::grad_worker_fraction). Not
+  /// set with InverseMethod::eigen and ekfac.
   Tensor inverse;
   /// Damping of each group: the factor's part of lambda (split_damping()), or ten times as much
   /// after a fallback (docs/math.md, "Robust inversion"; the last stage sets negative eigenvalues
@@ -35,7 +36,8 @@ struct DKFAC_API FactorCopy {
 
 /// What a rank holds of the curvature of a layer (read_factors()).
 struct DKFAC_API LayerFactors {
-  int owner = -1;  ///< The rank that holds all of it; -1: no curvature.
+  int owner =
+      -1;  ///< The rank that holds all of it, but for FactorCopy::average; -1: no curvature.
   /// Factors of a Linear, Conv2d or Embedding; with NormFisher::full `g` alone, over [gamma |
   /// beta].
   FactorCopy a, g;

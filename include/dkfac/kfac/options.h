@@ -183,6 +183,11 @@ struct DKFAC_API DistributionOptions {
   double grad_worker_fraction = 0;
   /// Assigns owners by times that rank 0 measures in prepare(), instead of by operation counts.
   bool calibrate = false;
+  /// Lets the two factors of a layer be averaged and inverted by different ranks, where that evens
+  /// out their work (docs/distribution.md, "Factors on different ranks"). Traces then travel before
+  /// a rebuild, and the new inverse after it, to the rank that preconditions the layer. Without
+  /// effect on one rank, and with InverseMethod::ekfac, whose second moments belong to both bases.
+  bool split_factors = false;
 };
 
 /// Options of the curvature of all layers. All fields must be equal on all ranks, except

@@ -72,6 +72,9 @@ class CommonOptions(TypedDict, total=False):
     """Where a factor that failed too often is saved. Default None: nowhere."""
     calibrate: bool
     """Assigns layers to ranks by measured times, not by operation counts. Default False."""
+    split_factors: bool
+    """Lets the two factors of a layer be inverted by different ranks, where that evens out their work; the weights are
+    equal bit for bit. Not with "ekfac", whose factors stay together. Default False."""
     precondition_tf32: bool
     """On a CUDA device, products that precondition a gradient round operands to TF32. Default False."""
     overlap: bool

@@ -50,11 +50,19 @@ constexpr double kDiscarded = -1;
 CurvatureBlock::CurvatureBlock(std::string layer_name, LayerSpec layer_spec)
     : name(std::move(layer_name)), spec(std::move(layer_spec)) {}
 
-void CurvatureBlock::allocate(Context& ctx, const CurvatureOptions& options, bool owns) {
+void CurvatureBlock::allocate(Context& ctx, const CurvatureOptions& options, LayerShare share) {
   curvature_ = make_layer_curvature(ctx, spec, options);
-  if (owns) return;
-  curvature_.a.average = Tensor{};
-  curvature_.g.average = Tensor{};
+  const bool apart = curvature_.a.is_set() && owners.a != owners.g;
+  for (auto [factor, averages] :
+       {std::pair{&curvature_.a, share.a}, std::pair{&curvature_.g, share.g}}) {
+    if (apart)
+      factor->traces = Tensor::zeros(ctx, {damped_groups(curvature_.a, curvature_.g)}, DType::f64);
+    if (averages) continue;
+    factor->average = Tensor{};
+    if (share.works) continue;
+    factor->inverse = Tensor{};
+    factor->values = Tensor{};
+  }
 }
 
 void CurvatureBlock::record(const Recording&, const LayerRecord& record) {
@@ -90,12 +98,17 @@ void CurvatureBlock::save_failed(Context& ctx, const CurvatureOptions& options,
   if (file.empty()) file = save_failed_factor(ctx, options, name, is_a ? "a" : "g", factor(kind));
 }
 
-void CurvatureBlock::visit_state(StateVisitor& visitor, StateKind kind, int limit) {
-  visitor.number(name + ".fisher_statistics", kind, curvature_.fisher_statistics);
-  if (kind == StateKind::owned)
+void CurvatureBlock::visit_state(StateVisitor& visitor, LayerShare share, int limit) {
+  const auto kind_of = [](bool own) { return own ? StateKind::owned : StateKind::owner_copy; };
+  const StateKind kind = kind_of(share.owns);
+  if (share.works) visitor.number(name + ".fisher_statistics", kind, curvature_.fisher_statistics);
+  if (share.owns)
     visit_failures(visitor, name + ".fisher_refused", limit, curvature_.fisher_refused);
-  if (curvature_.a.is_set()) visit_factor(visitor, name + ".a", kind, limit, curvature_.a);
-  if (curvature_.g.is_set()) visit_factor(visitor, name + ".g", kind, limit, curvature_.g);
+  if (curvature_.a.inverse.is_set())
+    visit_factor(visitor, name + ".a", kind_of(share.a), limit, curvature_.a);
+  if (curvature_.g.inverse.is_set())
+    visit_factor(visitor, name + ".g", kind_of(share.g), limit, curvature_.g);
+  if (!share.works) return;
   if (curvature_.fisher.is_set()) visitor.tensor(name + ".fisher", kind, curvature_.fisher);
   if (curvature_.scales.is_set()) {
     visitor.number(name + ".scale_statistics", kind, curvature_.scale_statistics);

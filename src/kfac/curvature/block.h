@@ -10,6 +10,7 @@
 #include "dkfac/core/layer_spec.h"
 #include "dkfac/core/state.h"
 #include "dkfac/core/tensor_view.h"
+#include "dkfac/kfac/assignment.h"
 #include "dkfac/kfac/factors.h"
 #include "dkfac/kfac/options.h"
 
@@ -39,6 +40,14 @@ struct FailureCounts {
   int scales = 0;  ///< EKFAC, counted with G: the sum of the scales was not finite.
 };
 
+/// What a rank does for a layer.
+struct LayerShare {
+  bool works = false;         ///< Preconditions it.
+  bool owns = false;          ///< Owns it.
+  bool a = false, g = false;  ///< Averages and inverts A, and G or the Fisher of a normalisation.
+  [[nodiscard]] bool any() const { return works || a || g; }
+};
+
 /// The curvature of one layer: its averages and inverses. Functions that differ between kinds of
 /// layers are virtual, and this base implements a layer without curvature (PlainSpec).
 class CurvatureBlock {
@@ -50,7 +59,7 @@ class CurvatureBlock {
 
   const std::string name;
   const LayerSpec spec;
-  int owner = -1;
+  LayerOwners owners = -1;
   StatisticId a = kNoStatistic, g = kNoStatistic;  ///< g: G, or the Fisher of a normalisation.
 
   /// The statistics of the layer, A before G.
@@ -60,9 +69,15 @@ class CurvatureBlock {
     return has_curvature() && statistics().front().kind == StatisticKind::a;
   }
 
-  /// Allocates averages and inverses on a rank that preconditions the layer. Only the owner has
-  /// averages; the other workers receive its inverses.
-  void allocate(Context& ctx, const CurvatureOptions& options, bool owns);
+  /// The rank that averages and inverts a statistic.
+  [[nodiscard]] int averager(StatisticKind kind) const {
+    return kind == StatisticKind::a ? owners.a : owners.g;
+  }
+  /// Allocates the averages of a rank's share, the inverses of these, and on a worker all inverses.
+  void allocate(Context& ctx, const CurvatureOptions& options, LayerShare share);
+  [[nodiscard]] Factor& factor(StatisticKind kind) {
+    return kind == StatisticKind::a ? curvature_.a : curvature_.g;
+  }
   /// The records of the EKFAC scales; null where the layer has none.
   [[nodiscard]] virtual ScaleRecords* scales() { return nullptr; }
   /// Number of their elements, or 0.
@@ -104,9 +119,9 @@ class CurvatureBlock {
     return kind == StatisticKind::a ? saved_a_ : saved_g_;
   }
 
-  /// Visits averages and inverses. kind: StateKind::owned on the owner, StateKind::owner_copy on
-  /// the other workers. Numbers of failures that are loaded are at most `limit`.
-  void visit_state(StateVisitor& visitor, StateKind kind, int limit);
+  /// Visits the averages and inverses of a rank's share: as StateKind::owned where it averages
+  /// them, else as StateKind::owner_copy. Numbers of failures that are loaded are at most `limit`.
+  void visit_state(StateVisitor& visitor, LayerShare share, int limit);
   /// CUDA only, after loading a state that was saved on the host, which supports more forms of
   /// inverses: discards an inverse in a form that the device cannot apply. Returns true where one
   /// was discarded, now or by an earlier call; it is then rebuilt from the average.
@@ -115,9 +130,6 @@ class CurvatureBlock {
   void copy_to(Context& ctx, LayerFactors& out) const;
 
  protected:
-  [[nodiscard]] Factor& factor(StatisticKind kind) {
-    return kind == StatisticKind::a ? curvature_.a : curvature_.g;
-  }
   [[nodiscard]] const Factor& factor(StatisticKind kind) const {
     return kind == StatisticKind::a ? curvature_.a : curvature_.g;
   }

@@ -7,6 +7,7 @@
 #include "core/shared/activity_timer.h"
 #include "core/shared/index.h"
 #include "kfac/distribution/memory_need.h"
+#include "kfac/distribution/plan_owners.h"
 
 namespace dkfac::kfac {
 namespace {
@@ -17,7 +18,7 @@ struct Plan {
     for (const auto& block : layers.blocks) {
       names.push_back(block->name);
       specs.push_back(block->spec);
-      owners.push_back(block->owner);
+      owners.push_back(block->owners);
     }
   }
   [[nodiscard]] PlannedLayers planned() const {
@@ -32,7 +33,7 @@ struct Plan {
 
   std::vector<std::string> names;
   std::vector<LayerSpec> specs;
-  std::vector<int> owners;
+  std::vector<LayerOwners> owners;
 
  private:
   const LayerTable& layers_;
@@ -137,7 +138,8 @@ void Curvature::prepare(const comm::WorkerGrid& grid, std::int64_t trailer) {
   check_memory(layers_.ctx, grid, plan.planned());
   notice_ = slow_rebuild(plan.planned(), costs_);
   for (int i = 0; i < layers(); ++i)
-    if (is_worker_of(i)) layers_.layer(i).allocate(layers_.ctx, options(), owns(i));
+    if (const LayerShare share = layers_.share_of(i); share.any())
+      layers_.layer(i).allocate(layers_.ctx, options(), share);
   plan_statistics(layers_);
   for (const Statistic& s : layers_.statistics)
     reports_.push_back({.layer = s.layer, .kind = s.traits.kind});
@@ -148,20 +150,15 @@ void Curvature::prepare(const comm::WorkerGrid& grid, std::int64_t trailer) {
 }
 
 void Curvature::assign_owners() {
-  layers_.options = with_block_width(options(), Plan(layers_).specs);
+  const std::vector<LayerSpec> specs = Plan(layers_).specs;
+  layers_.options = with_block_width(options(), specs);
   Context& ctx = layers_.ctx;
-  std::vector<LayerLoad> loads;
-  for (const auto& block : layers_.blocks)
-    loads.push_back(layer_load(block->spec, options().dtype, options().inverse.block_width));
-  if (options().distribution.calibrate) {
-    // Only proportions matter, so seconds may replace flops for all layers.
+  if (options().distribution.calibrate)
     costs_ =
         kfac::calibrate(*layers_.comm, options(), measure_on(ctx, options().dtype), ctx.device());
-    for (int i = 0; i < layers(); ++i)
-      loads[index_of(i)].flops = layer_seconds(costs_, layer(i).spec, options(), ctx.device());
-  }
-  const std::vector<int> owners = assign(loads, layers_.comm->size());
-  for (int i = 0; i < layers(); ++i) layers_.layer(i).owner = owners[index_of(i)];
+  const std::vector<LayerOwners> owners =
+      plan_owners(specs, options(), costs_, layers_.comm->size(), ctx.device());
+  for (int i = 0; i < layers(); ++i) layers_.layer(i).owners = owners[index_of(i)];
 }
 
 bool Curvature::set_curvature(const CurvatureSettings& settings) {
@@ -214,9 +211,9 @@ void Curvature::change_damping(double damping, double relative) {
 std::string Curvature::describe(KeptParameters kept, std::vector<NamedBytes> buffers) const {
   const Device device = layers_.ctx.device();
   const Plan plan(layers_);
-  std::vector<double> seconds;
+  std::vector<FactorLoads> seconds;
   for (const LayerSpec& spec : plan.specs)
-    seconds.push_back(layer_seconds(costs_, spec, options(), device));
+    seconds.push_back(factor_seconds(costs_, spec, options(), device));
   buffers.insert(buffers.begin(),
                  {NamedBytes{"staging of statistics", recorder_.sums().staging_bytes()},
                   NamedBytes{"wire of statistics", recorder_.sums().wire_bytes()}});
@@ -238,9 +235,9 @@ LayerFactors Curvature::read_factors(LayerId id) {
   const int index = layers_.checked(id, "read_factors");
   LayerFactors out;
   if (!layer(index).has_curvature()) return out;
-  out.owner = layer(index).owner;
+  out.owner = layer(index).owners.layer;
   rebuilds_.workers().join();
-  if (is_worker_of(index)) layer(index).copy_to(layers_.ctx, out);
+  if (layers_.share_of(index).any()) layer(index).copy_to(layers_.ctx, out);
   return out;
 }
 
@@ -255,9 +252,8 @@ void Curvature::visit_state(StateVisitor& visitor) {
   recorder_.visit_state(visitor);
   for (Statistic& s : layers_.statistics) visit_statistic(visitor, s);
   for (int i = 0; i < layers(); ++i)
-    if (is_worker_of(i))
-      layers_.layer(i).visit_state(visitor, owns(i) ? StateKind::owned : StateKind::owner_copy,
-                                   options().inverse.max_failed_refreshes);
+    if (const LayerShare share = layers_.share_of(i); share.any())
+      layers_.layer(i).visit_state(visitor, share, options().inverse.max_failed_refreshes);
   if (layers_.ctx.device().is_cuda())
     for (Statistic& s : layers_.statistics)
       s.foreign = layers_.layer(s.layer).drop_foreign(layers_.ctx, s.plan.kind);

@@ -3,100 +3,11 @@
 #include <numeric>
 #include <type_traits>
 
-#include "dkfac/core/error.h"
 #include "dkfac/core/ops.h"
 
 #include "core/shared/index.h"
 
 namespace dkfac::kfac {
-namespace {
-
-/// Size of the head of a part, the numbers that the host stores: of a factor whether it is valid
-/// and the stored form of each group, and a count of statistics.
-std::int64_t head_numel(const SharedPart& part) {
-  return (part.factor != nullptr ? 1 + part.factor->groups : 0) +
-         (part.statistics != nullptr ? 1 : 0);
-}
-
-template <class Number>
-void visit_head(const SharedPart& part, Number&& number) {
-  if (part.factor != nullptr) {
-    number(part.factor->valid);
-    for (int group = 0; group < part.factor->groups; ++group)
-      number(part.factor->stored_form.data<std::int32_t>()[group]);
-  }
-  if (part.statistics != nullptr) number(*part.statistics);
-}
-
-/// Returns consecutive pieces of a segment.
-class Cursor {
- public:
-  explicit Cursor(TensorView segment) : segment_(segment) {}
-  TensorView take(std::int64_t count) {
-    const TensorView piece = segment_.slice(0, at_, count);
-    at_ += count;
-    return piece;
-  }
-
- private:
-  TensorView segment_;
-  std::int64_t at_ = 0;
-};
-
-/// Copies the body of a part into the piece, or out of it, in the same order.
-class PieceCopy {
- public:
-  PieceCopy(Context& ctx, TensorView piece, bool out) : ctx_(ctx), cursor_(piece), out_(out) {}
-
-  void part(const SharedPart& p) {
-    if (p.factor == nullptr) return move(*p.average);
-    Factor& f = *p.factor;
-    move(f.shifts);
-    if (f.form->is_triangle)
-      triangles(f);
-    else
-      move(f.inverse);
-    if (f.values.is_set()) move(f.values);
-  }
-
- private:
-  /// Copies between x and the next piece. The types may differ where the values are exact in both.
-  void move(TensorView x) {
-    const TensorView piece = cursor_.take(x.numel()).reshape(x.shape());
-    if (out_)
-      ops::cast(ctx_, piece, x);
-    else
-      ops::cast(ctx_, x, piece);
-  }
-  /// Copies one triangle per group. A fallback stage may have replaced a Cholesky factor by an
-  /// inverse: both are sent alike.
-  void triangles(Factor& f) {
-    for (int group = 0; group < f.groups; ++group) {
-      const TensorView square = f.inverse.view().slice(0, group, 1).reshape({f.dim, f.dim});
-      const TensorView piece = cursor_.take(ops::packed_size(f.dim));
-      if (out_)
-        stored_form(f, group)->unpack(ctx_, piece, square);
-      else
-        ops::pack_lower(ctx_, square, piece);
-    }
-  }
-
-  Context& ctx_;
-  Cursor cursor_;
-  bool out_;
-};
-
-}  // namespace
-
-std::int64_t shared_numel(const SharedPart& part) {
-  const std::int64_t head = head_numel(part);
-  if (part.factor == nullptr) return head + part.average->numel();
-  const Factor& f = *part.factor;
-  const std::int64_t body =
-      f.form->is_triangle ? f.groups * ops::packed_size(f.dim) : f.inverse.numel();
-  return head + f.shifts.numel() + body + f.values.numel();
-}
-
 InverseSharing::InverseSharing(Context& ctx, const comm::WorkerGrid& grid, DType dtype,
                                std::span<const SharedPart> all)
     : ctx_(ctx), grid_(grid), counts_(index_of(grid.workers), 0), next_(counts_) {
@@ -139,7 +50,7 @@ void InverseSharing::run(std::span<const SharedPart> parts) {
   for_parts(parts, true,
             [&](const SharedPart& part, TensorView piece, std::int64_t head, std::int64_t count) {
               ops::cast(ctx_, heads_.device().slice(0, head, count), piece.slice(0, 0, count));
-              PieceCopy(ctx_, piece.slice(0, count, piece.numel() - count), false).part(part);
+              write_body(ctx_, part, piece.slice(0, count, piece.numel() - count));
             });
 
   const std::int64_t total = layout(parts);
@@ -159,7 +70,7 @@ void InverseSharing::run(std::span<const SharedPart> parts) {
               visit_head(part, [&](auto& number) {
                 number = static_cast<std::remove_reference_t<decltype(number)>>(numbers[head++]);
               });
-              PieceCopy(ctx_, piece.slice(0, count, piece.numel() - count), true).part(part);
+              read_body(ctx_, piece.slice(0, count, piece.numel() - count), part);
             });
 }
 

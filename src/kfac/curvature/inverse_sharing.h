@@ -9,22 +9,10 @@
 
 #include "comm/collective/host_device_pair.h"
 #include "comm/collective/worker_grid.h"
-#include "kfac/inverse/layer_curvature.h"
+#include "kfac/curvature/shared_part.h"
 
 /// Sends rebuilt inverses from owners to the other workers of their column.
 namespace dkfac::kfac {
-
-/// One inverse to share, or an average that is inverted where it is applied.
-struct SharedPart {
-  int owner = 0;
-  Factor* factor = nullptr;            ///< The factor whose inverse is shared, or null.
-  Tensor* average = nullptr;           ///< Shared instead where `factor` is null.
-  std::int64_t* statistics = nullptr;  ///< A count that is sent with either, or null.
-};
-
-/// Number of elements of a part on the wire: its head, and triangles of inverses and Cholesky
-/// factors, or whole eigenvectors (with eigenvalues) and rows.
-[[nodiscard]] std::int64_t shared_numel(const SharedPart& part);
 
 /// Shares inverses by one all_gather_v within the column per step that has rebuilt any; afterwards
 /// all workers of a layer hold bitwise identical inverses. No-op with one worker per layer. The

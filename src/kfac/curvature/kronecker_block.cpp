@@ -35,7 +35,7 @@ void KroneckerBlock::add_shared(StatisticKind kind, std::vector<SharedPart>& par
   // Every rank merges the same scales, so only their count is shared: it is reset when the
   // eigenvectors are rebuilt.
   std::int64_t* const scales = curvature_.scales.is_set() ? &curvature_.scale_statistics : nullptr;
-  parts.push_back({.owner = owner, .factor = &factor(kind), .statistics = scales});
+  parts.push_back({.owner = owners.layer, .factor = &factor(kind), .statistics = scales});
 }
 
 FailureCounts KroneckerBlock::failures(StatisticKind kind) const {

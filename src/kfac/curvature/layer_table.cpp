@@ -20,6 +20,19 @@ int LayerTable::checked(LayerId id, const char* operation) const {
   return index;
 }
 
+LayerShare LayerTable::share_of(int index) const {
+  const LayerOwners& owners = layer(index).owners;
+  return {.works = is_worker_of(index),
+          .owns = owns(index),
+          .a = owners.a == comm->rank(),
+          .g = owners.g == comm->rank()};
+}
+
+int LayerTable::holder(const Statistic& s) const {
+  const int owner = layer(s.layer).owners.layer;
+  return grid.column_of(s.owner) == grid.column_of(owner) ? s.owner : owner;
+}
+
 bool LayerTable::scales_due(int index) const {
   const CurvatureBlock& block = layer(index);
   return block.scales_numel() > 0 && due(block.g) && block.has_inverse();
@@ -35,13 +48,13 @@ void plan_statistics(LayerTable& table) {
       Statistic s{.name = block.name + traits.suffix,
                   .traits = traits,
                   .layer = i,
-                  .owner = block.owner,
+                  .owner = block.averager(traits.kind),
                   .plan = plan_statistic(block.spec, options, traits.kind, table.ctx.device())};
-      if (table.owns(i) && options.refresh.staleness == Staleness::adaptive)
+      if (s.owner == table.comm->rank() && options.refresh.staleness == Staleness::adaptive)
         s.history = StatisticHistory(table.ctx, s.plan.shape, options.dtype);
       entries.push_back({.inverted = s.plan.factor.is_set(),
                          .layer = i,
-                         .owner = s.owner,
+                         .owner = block.owners.layer,
                          .inverse_flops = inverse_flops(s.plan.factor),
                          .intervals = {},
                          .damped = !s.plan.factor.has_values()});

@@ -38,8 +38,15 @@ struct LayerTable {
   /// Returns the index of a layer; throws InvalidArgument if it does not exist.
   [[nodiscard]] int checked(LayerId id, const char* operation) const;
   /// Whether this rank preconditions the layer.
-  [[nodiscard]] bool is_worker_of(int index) const { return grid.is_worker_of(layer(index).owner); }
-  [[nodiscard]] bool owns(int index) const { return layer(index).owner == comm->rank(); }
+  [[nodiscard]] bool is_worker_of(int index) const {
+    return grid.is_worker_of(layer(index).owners.layer);
+  }
+  [[nodiscard]] bool owns(int index) const { return layer(index).owners.layer == comm->rank(); }
+  /// What this rank does for the layer.
+  [[nodiscard]] LayerShare share_of(int index) const;
+  /// The rank of the layer's workers that has a new inverse first: the one that has built it, or
+  /// the owner, to which it is sent.
+  [[nodiscard]] int holder(const Statistic& s) const;
   /// Whether this step's gradients are projected on the eigenvectors of the layer; equal on all
   /// ranks.
   [[nodiscard]] bool scales_due(int index) const;
@@ -57,6 +64,8 @@ struct LayerTable {
   [[nodiscard]] bool rebuild_due(StatisticId id) const {
     return id >= 0 && (statistic(id).foreign || schedule.rebuild_due(id));
   }
+  /// Whether this rank rebuilds an inverse in this step.
+  [[nodiscard]] bool rebuilds(StatisticId id) const { return rebuild_due(id) && averaged_here(id); }
 };
 
 /// Makes the statistics of all layers and their schedule, once the layers have owners.

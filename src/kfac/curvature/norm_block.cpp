@@ -92,9 +92,9 @@ bool NormBlock::merge(Context& ctx, const CurvatureOptions& options, StatisticKi
 
 void NormBlock::add_shared(StatisticKind, std::vector<SharedPart>& parts) {
   if (full())
-    parts.push_back({.owner = owner, .factor = &curvature_.g});
+    parts.push_back({.owner = owners.layer, .factor = &curvature_.g});
   else
-    parts.push_back({.owner = owner,
+    parts.push_back({.owner = owners.layer,
                      .average = &curvature_.fisher,
                      .statistics = &curvature_.fisher_statistics});
 }

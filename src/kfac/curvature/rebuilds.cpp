@@ -23,7 +23,8 @@ Rebuilds::Rebuilds(LayerTable& layers)
 
 void Rebuilds::prepare() {
   for (const Statistic& s : layers_.statistics)
-    if (layers_.is_worker_of(s.layer)) layers_.layer(s.layer).add_shared(s.plan.kind, parts_);
+    if (layers_.is_worker_of(s.layer)) add_shared(s);
+  delivery_.emplace(layers_);
   sharing_.emplace(layers_.ctx, layers_.grid, layers_.options.dtype, parts_);
   stages_ = comm::HostDevicePair(layers_.ctx, {layers_.ids()}, DType::i32);
   lack_inverse_ = comm::HostDevicePair(layers_.ctx, {layers_.layers()}, DType::f64);
@@ -104,9 +105,9 @@ void Rebuilds::add_outcomes(std::span<const RefreshTask> tasks, StepReport& repo
 
 bool Rebuilds::refresh(StepReport& report) {
   if (!delays()) rebuild(report);
+  share(!delays(), true, report);  // The owner of a layer may have a factor from another worker.
   const bool any = !some_lack_inverse_ || find_inverted(report);
   find_failed();
-  share(!delays(), true, report);
   return any;
 }
 
@@ -118,6 +119,17 @@ void Rebuilds::refresh_delayed(StepReport& report) {
 }
 
 void Rebuilds::rebuild(StepReport& report) {
+  if (delivery_->needed()) {
+    const ActivityTimer timer(report.seconds.exchange, "exchange");
+    delivery_->send_traces(some_lack_inverse_);
+  }
+  rebuild_here(report);
+  if (!delivery_->needed()) return;
+  const ActivityTimer timer(report.seconds.exchange, "exchange");
+  delivery_->send_inverses(some_lack_inverse_);
+}
+
+void Rebuilds::rebuild_here(StepReport& report) {
   bool any_due = false;
   for (StatisticId id = 0; id < layers_.ids(); ++id) any_due = any_due || layers_.rebuild_due(id);
   if (!any_due) return;
@@ -126,16 +138,22 @@ void Rebuilds::rebuild(StepReport& report) {
   tasks_.clear();
   for (int i = 0; i < layers_.layers(); ++i) {
     CurvatureBlock& block = layers_.layer(i);
-    const RefreshParts due{.a = layers_.rebuild_due(block.a), .g = layers_.rebuild_due(block.g)};
-    if (layers_.owns(i)) block.add_tasks(layers_.ctx, layers_.options, due, tasks_);
+    const RefreshParts due{.a = layers_.rebuilds(block.a), .g = layers_.rebuilds(block.g)};
+    if (due.a || due.g) block.add_tasks(layers_.ctx, layers_.options, due, tasks_);
   }
   rebuild_step_ = report.step;
   add_outcomes(delays() ? workers_.start(tasks_) : workers_.run(tasks_), report);
   // Failed inversions must be repaired before other ranks receive them, before the next gradients
   // are projected on eigenvectors, and before a layer counts as having an inverse.
-  if (layers_.grid.workers > 1 || layers_.options.inverse.method == InverseMethod::ekfac ||
-      some_lack_inverse_)
+  if (layers_.grid.workers > 1 || delivery_->needed() ||
+      layers_.options.inverse.method == InverseMethod::ekfac || some_lack_inverse_)
     finish(report);
+}
+
+void Rebuilds::add_shared(const Statistic& s) {
+  const std::size_t before = parts_.size();
+  layers_.layer(s.layer).add_shared(s.plan.kind, parts_);
+  for (std::size_t i = before; i < parts_.size(); ++i) parts_[i].owner = layers_.holder(s);
 }
 
 void Rebuilds::share(bool inverses, bool averages, StepReport& report) {
@@ -146,8 +164,7 @@ void Rebuilds::share(bool inverses, bool averages, StepReport& report) {
     const bool inverted = layers_.schedule.entry(id).inverted;
     const bool renewed =
         inverted ? inverses && layers_.rebuild_due(id) : averages && layers_.due(id);
-    if (renewed && layers_.is_worker_of(s.layer))
-      layers_.layer(s.layer).add_shared(s.plan.kind, parts_);
+    if (renewed && layers_.is_worker_of(s.layer)) add_shared(s);
   }
   sharing_->run(parts_);
 }

@@ -10,6 +10,7 @@
 
 #include "comm/collective/flag_message.h"
 #include "comm/collective/host_device_pair.h"
+#include "kfac/curvature/factor_delivery.h"
 #include "kfac/curvature/inverse_sharing.h"
 #include "kfac/curvature/layer_table.h"
 #include "kfac/inverse/failed_factor.h"
@@ -17,7 +18,7 @@
 
 namespace dkfac::kfac {
 
-/// Rebuilds the inverses of the layers that this rank owns, sends them to the other workers of each
+/// Rebuilds the inverses of the factors that this rank averages, sends them to the workers of each
 /// layer, and knows which have failed and which do not exist yet.
 ///
 /// An inversion finishes at one of three times:
@@ -69,7 +70,7 @@ class Rebuilds {
   [[nodiscard]] RefreshWorkers& workers() { return workers_; }
   [[nodiscard]] const RefreshWorkers& workers() const { return workers_; }
   [[nodiscard]] std::int64_t sharing_bytes() const {
-    return static_cast<std::int64_t>(sharing_->bytes());
+    return static_cast<std::int64_t>(sharing_->bytes() + delivery_->bytes());
   }
 
  private:
@@ -77,7 +78,11 @@ class Rebuilds {
   [[nodiscard]] bool delays() const {
     return layers_.options.refresh.delay_inverses && !some_lack_inverse_;
   }
+  /// Rebuilds what is due, and delivers it to the owners of the layers.
   void rebuild(StepReport& report);
+  void rebuild_here(StepReport& report);
+  /// Appends what the workers of a layer share of a statistic to the parts of this step.
+  void add_shared(const Statistic& s);
   /// Shares what this step has renewed: inverses, or averages that are inverted where they are
   /// applied. No-op with one worker per layer.
   void share(bool inverses, bool averages, StepReport& report);
@@ -95,6 +100,7 @@ class Rebuilds {
   RefreshWorkers workers_;
   std::vector<RefreshTask> tasks_;
   std::vector<SharedPart> parts_;
+  std::optional<FactorDelivery> delivery_;
   std::optional<InverseSharing> sharing_;
   comm::HostDevicePair stages_;    ///< i32[statistics]: stages of RefreshWorkers.
   StepReport pending_;             ///< Inversions that were finished between two steps.

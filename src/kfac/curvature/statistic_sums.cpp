@@ -28,7 +28,7 @@ StatisticSums::StatisticSums(LayerTable& layers, std::int64_t trailer, TensorVie
     ScaleRecords* const scales = block.scales();
     if (scales == nullptr) continue;
     scales->slot = static_cast<int>(scale_slots.size());
-    scale_slots.push_back({block.owner, block.scales_numel(), time});
+    scale_slots.push_back({block.owners.layer, block.scales_numel(), time});
   }
   a_due_.resize(a_slots.size());
   g_due_.resize(g_slots.size());

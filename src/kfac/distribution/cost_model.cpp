@@ -21,6 +21,7 @@ constexpr std::int64_t kWidths[] = {64, 256, 768};
 /// After a width that took this long, the next, about 30 times as much work, is skipped.
 constexpr double kLongest = 3e-3;
 constexpr int kRepeats = 3;
+constexpr double kSecondsOfByte = 1e-10;  ///< 10 GB/s between two ranks.
 
 std::size_t at(const FactorPlan& plan) { return index_of(plan.form->of_group()->index); }
 
@@ -109,13 +110,25 @@ double apply_seconds(const CostModel& model, const FactorPlan& plan, std::int64_
   return plan.is_set() ? seconds(model.apply[at(plan)], apply_operations(plan, columns)) : 0;
 }
 
+FactorLoads factor_seconds(const CostModel& model, const LayerSpec& spec,
+                           const CurvatureOptions& options, Device device) {
+  const int width = options.inverse.block_width;
+  FactorLoads loads{.bytes = factor_loads(spec, options.dtype, width).bytes};
+  if (!has_factors(spec)) return loads;
+  const FactorPlan a = plan_a(spec, options, device), g = plan_g(spec, options, device);
+  const double steps = rebuild_interval(options.refresh),
+               byte = kSecondsOfByte * static_cast<double>(size_of(options.dtype));
+  loads.a = refresh_seconds(model, a) / steps;
+  loads.g = refresh_seconds(model, g) / steps;
+  loads.apply = apply_seconds(model, a, g.width()) + apply_seconds(model, g, a.width());
+  loads.send_a = byte * static_cast<double>(sent_numel(a)) / steps;
+  loads.send_g = byte * static_cast<double>(sent_numel(g)) / steps;
+  return loads;
+}
+
 double layer_seconds(const CostModel& model, const LayerSpec& spec, const CurvatureOptions& options,
                      Device device) {
-  if (!has_factors(spec)) return 0;
-  const FactorPlan a = plan_a(spec, options, device), g = plan_g(spec, options, device);
-  const double refresh = refresh_seconds(model, a) + refresh_seconds(model, g);
-  return refresh / rebuild_interval(options.refresh) + apply_seconds(model, a, g.width()) +
-         apply_seconds(model, g, a.width());
+  return factor_seconds(model, spec, options, device).whole();
 }
 
 LinearCost fit_cost(std::span<const CostSample> samples) {

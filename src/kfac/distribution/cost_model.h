@@ -8,6 +8,7 @@
 #include "dkfac/comm/communicator.h"
 #include "dkfac/core/context.h"
 #include "dkfac/core/layer_spec.h"
+#include "dkfac/kfac/assignment.h"
 #include "dkfac/kfac/options.h"
 
 #include "kfac/inverse/factor_plan.h"
@@ -30,6 +31,11 @@ struct CostModel {
 [[nodiscard]] double refresh_seconds(const CostModel& model, const FactorPlan& plan);
 [[nodiscard]] double apply_seconds(const CostModel& model, const FactorPlan& plan,
                                    std::int64_t columns);
+/// factor_loads() in seconds of one step: factors are rebuilt, and inverses sent, once per
+/// inverse_interval.
+[[nodiscard]] FactorLoads factor_seconds(const CostModel& model, const LayerSpec& spec,
+                                         const CurvatureOptions& options,
+                                         Device device = Device::cpu());
 /// Seconds of one step of a layer: both factors are applied, and rebuilt once per inverse_interval.
 /// 0 without factors.
 [[nodiscard]] double layer_seconds(const CostModel& model, const LayerSpec& spec,

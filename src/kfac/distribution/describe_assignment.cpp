@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cstdio>
-#include <limits>
 #include <sstream>
 
 #include "dkfac/core/error.h"
@@ -9,12 +8,12 @@
 #include "dkfac/kfac/statistics.h"
 
 #include "comm/collective/worker_grid.h"
-#include "core/shared/aligned_rows.h"
 #include "core/shared/index.h"
 #include "kfac/distribution/block_width.h"
 #include "kfac/distribution/cost_model.h"
+#include "kfac/distribution/kept_bytes.h"
+#include "kfac/distribution/plan_owners.h"
 #include "kfac/inverse/factor_plan.h"
-#include "kfac/inverse/statistic_size.h"
 
 namespace dkfac::kfac {
 namespace {
@@ -75,43 +74,48 @@ std::string text_of(const FactorPlan& plan) {
   return text;
 }
 
-/// The owner, and in brackets the other ranks of its column.
-std::string workers_of(int owner, const AssignmentDetails& details) {
-  std::string text = std::to_string(owner);
-  if (details.workers == 1) return text;
-  if (details.workers == details.world_size) return text + " (all)";
-  const int columns = details.world_size / details.workers;
-  const char* separator = " (";
-  for (int r = owner % columns; r < details.world_size; r += columns) {
-    if (r == owner) continue;
-    text += separator + std::to_string(r);
-    separator = ",";
+/// The owner, in brackets the other ranks of its column, and other ranks that invert a factor.
+std::string ranks_of(const LayerOwners& owners, const AssignmentDetails& details) {
+  std::string text = std::to_string(owners.layer);
+  if (details.workers == details.world_size && details.workers > 1) {
+    text += " (all)";
+  } else if (details.workers > 1) {
+    const char* separator = " (";
+    for (const int r : column_of(owners.layer, details.workers, details.world_size)) {
+      if (r == owners.layer) continue;
+      text += separator + std::to_string(r);
+      separator = ",";
+    }
+    text += ")";
   }
-  return text + ")";
+  if (owners.a != owners.layer) text += ", A: " + std::to_string(owners.a);
+  if (owners.g != owners.layer) text += ", G: " + std::to_string(owners.g);
+  return text;
 }
 
 std::string note_of(const LayerSpec& spec) {
   return std::holds_alternative<PlainSpec>(spec) ? "no curvature: first-order update" : "";
 }
 
-/// Bytes that a rank keeps between steps.
-struct RankBytes {
-  double averages = 0, earlier = 0, inverses = 0, momentum = 0, masters = 0;
-  [[nodiscard]] double sum() const { return averages + earlier + inverses + momentum + masters; }
+/// Bytes that a rank keeps of the layers that it preconditions.
+struct WorkerBytes {
+  double momentum = 0, masters = 0;
 };
 
 void add_layer(const LayerSpec& spec, int owner, const AssignmentDetails& details,
-               std::vector<RankBytes>& ranks) {
-  const CurvatureBytes bytes = curvature_bytes(spec, details.curvature, details.device);
+               std::vector<WorkerBytes>& ranks) {
   const std::int64_t parameters = weight_numel(spec) + bias_numel(spec);
-  ranks[index_of(owner)].averages += static_cast<double>(bytes.averages);
-  ranks[index_of(owner)].earlier += static_cast<double>(bytes.earlier);
-  const int columns = details.world_size / details.workers;
-  for (int r = owner % columns; r < details.world_size; r += columns) {
-    ranks[index_of(r)].inverses += static_cast<double>(bytes.inverses);
+  for (const int r : column_of(owner, details.workers, details.world_size)) {
     ranks[index_of(r)].momentum += static_cast<double>(parameters * details.kept.momentum);
     ranks[index_of(r)].masters += static_cast<double>(parameters * details.kept.masters);
   }
+}
+
+/// Adds to each rank its part of the work of a layer.
+void add_load(const FactorLoads& load, const LayerOwners& owners, std::vector<double>& ranks) {
+  ranks[index_of(owners.layer)] += load.apply;
+  ranks[index_of(owners.a)] += load.a;
+  ranks[index_of(owners.g)] += load.g;
 }
 
 constexpr int kMostRankRows = 16;
@@ -145,40 +149,9 @@ std::string buffers_text(std::span<const NamedBytes> buffers) {
 
 }  // namespace
 
-namespace {
-
-/// count * element, saturating: factors may exceed any memory.
-std::int64_t bytes_of(std::int64_t count, std::int64_t element) {
-  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max() / 16;
-  return count > kMost / element ? kMost : count * element;
-}
-
-}  // namespace
-
-CurvatureBytes curvature_bytes(const LayerSpec& spec, const CurvatureOptions& options,
-                               Device device) {
-  const auto element = static_cast<std::int64_t>(size_of(options.dtype));
-  const auto* bn = std::get_if<NormSpec>(&spec);
-  CurvatureBytes bytes;
-  for (const StatisticKind kind :
-       {StatisticKind::a, bn != nullptr ? StatisticKind::norm : StatisticKind::g}) {
-    const StatisticPlan plan = plan_statistic(spec, options, kind, device);
-    bytes.averages += bytes_of(plan.numel(), element);
-    if (options.refresh.staleness == Staleness::adaptive)
-      bytes.earlier += bytes_of(plan.numel(), 2 * element);
-    if (!plan.factor.is_set()) continue;
-    const Shape stored = with_aligned_rows(plan.factor.inverse_shape(), options.dtype, device);
-    bytes.inverses += bytes_of(stored.numel(), element);
-    if (plan.factor.has_values()) bytes.inverses += plan.factor.groups * plan.factor.dim * element;
-  }
-  const bool eigen = plan_a(spec, options, device).has_values();
-  if (options.inverse.method == InverseMethod::ekfac && eigen)
-    bytes.inverses += bytes_of(factor_groups(spec) * g_dim(spec) * a_dim(spec), element);
-  return bytes;
-}
-
 std::string describe_assignment(std::span<const std::string> names,
-                                std::span<const LayerSpec> specs, std::span<const int> owners,
+                                std::span<const LayerSpec> specs,
+                                std::span<const LayerOwners> owners,
                                 const AssignmentDetails& details) {
   DKFAC_CHECK(names.size() == specs.size() && names.size() == owners.size() &&
                   (details.seconds.empty() || details.seconds.size() == specs.size()),
@@ -187,44 +160,49 @@ std::string describe_assignment(std::span<const std::string> names,
               " times; there must be one of each per layer, or no times");
   const CurvatureOptions& options = details.curvature;
   double total_flops = 0, statistics = 0, parameters = 0;
-  for (const LayerSpec& spec : specs)
-    total_flops += layer_load(spec, options.dtype, options.inverse.block_width).flops;
+  const auto load = [&options](const LayerSpec& spec) {
+    return factor_loads(spec, options.dtype, options.inverse.block_width);
+  };
+  for (const LayerSpec& spec : specs) total_flops += load(spec).whole();
   std::vector<double> flops(index_of(details.world_size), 0), seconds = flops;
-  std::vector<RankBytes> ranks(index_of(details.world_size));
+  std::vector<WorkerBytes> ranks(index_of(details.world_size));
+  std::vector<KeptBytes> curvature(ranks.size());
   std::vector<Row> rows{{"layer", "shape", details.workers > 1 ? "owner (workers)" : "owner",
                          "groups", "A", "G", "statistics", "work", "ms", "note"}};
   for (std::size_t i = 0; i < specs.size(); ++i) {
     const LayerSpec& spec = specs[i];
     const bool factors = has_factors(spec), timed = factors && !details.seconds.empty();
-    const double own = layer_load(spec, options.dtype, options.inverse.block_width).flops;
+    const FactorLoads own = load(spec);
     const auto statistic =
         static_cast<double>(curvature_bytes(spec, options, details.device).averages);
-    const double time = timed ? details.seconds[i] : 0;
-    flops[index_of(owners[i])] += own;
-    seconds[index_of(owners[i])] += time;
+    add_load(own, owners[i], flops);
+    if (timed) add_load(details.seconds[i], owners[i], seconds);
     statistics += statistic;
     parameters += static_cast<double>(weight_numel(spec) + bias_numel(spec));
-    add_layer(spec, owners[i], details, ranks);
-    rows.push_back({names[i], describe(spec), workers_of(owners[i], details),
+    add_layer(spec, owners[i].layer, details, ranks);
+    add_kept(spec, owners[i], options, details.device, details.workers, curvature);
+    rows.push_back({names[i], describe(spec), ranks_of(owners[i], details),
                     factors ? std::to_string(factor_groups(spec)) : "-",
                     text_of(plan_a(spec, options, details.device)),
                     text_of(plan_g(spec, options, details.device)),
                     statistic > 0 ? human_bytes(statistic) : "-",
-                    factors ? percent(own, total_flops) : "-", timed ? milliseconds(time) : "-",
-                    note_of(spec)});
+                    factors ? percent(own.whole(), total_flops) : "-",
+                    timed ? milliseconds(details.seconds[i].whole()) : "-", note_of(spec)});
   }
   std::vector<Row> per_rank{{"rank", "layers", "work", "ms", "averages", "earlier statistics",
                              "inverses", "momentum", "masters", "sum", ""}};
   std::vector<std::int64_t> layers(index_of(details.world_size), 0);
-  for (const int owner : owners) ++layers[index_of(owner)];
+  for (const LayerOwners& layer : owners) ++layers[index_of(layer.layer)];
   for (int r = 0; r < details.world_size; ++r) {
-    const RankBytes& kept = ranks[index_of(r)];
+    const WorkerBytes& kept = ranks[index_of(r)];
+    const KeptBytes& own = curvature[index_of(r)];
+    const double sum = own.averages + own.earlier + own.inverses + kept.momentum + kept.masters;
     per_rank.push_back({std::to_string(r), std::to_string(layers[index_of(r)]),
                         percent(flops[index_of(r)], total_flops),
                         details.seconds.empty() ? "-" : milliseconds(seconds[index_of(r)]),
-                        human_bytes(kept.averages), human_bytes(kept.earlier),
-                        human_bytes(kept.inverses), human_bytes(kept.momentum),
-                        human_bytes(kept.masters), human_bytes(kept.sum()), ""});
+                        human_bytes(own.averages), human_bytes(own.earlier),
+                        human_bytes(own.inverses), human_bytes(kept.momentum),
+                        human_bytes(kept.masters), human_bytes(sum), ""});
   }
   if (details.world_size > kMostRankRows) join_equal_rows(per_rank);
   std::ostringstream out;
@@ -249,15 +227,11 @@ std::string describe_plan(std::span<const std::string> names, std::span<const La
     Context ctx(device);
     costs = calibrate(*comm::make_self(), options, measure_on(ctx, options.dtype), device);
   }
-  std::vector<LayerLoad> loads;
-  std::vector<double> seconds;
-  for (const LayerSpec& spec : specs) {
-    loads.push_back(layer_load(spec, options.dtype, options.inverse.block_width));
-    seconds.push_back(layer_seconds(costs, spec, options, device));
-    if (options.distribution.calibrate) loads.back().flops = seconds.back();
-  }
+  std::vector<FactorLoads> seconds;
+  for (const LayerSpec& spec : specs)
+    seconds.push_back(factor_seconds(costs, spec, options, device));
   return describe_assignment(
-      names, specs, assign(loads, world_size),
+      names, specs, plan_owners(specs, options, costs, world_size, device),
       {.world_size = world_size,
        .workers = comm::workers_of(options.distribution.grad_worker_fraction, world_size),
        .curvature = options,

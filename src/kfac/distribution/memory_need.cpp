@@ -12,6 +12,7 @@
 #include "comm/collective/host_device_pair.h"
 #include "core/shared/available_memory.h"
 #include "core/shared/index.h"
+#include "kfac/distribution/kept_bytes.h"
 
 namespace dkfac::kfac {
 namespace {
@@ -23,30 +24,35 @@ constexpr double kLongRebuild = 2;  ///< Seconds.
 constexpr double kDeviceSpeed = 100;
 
 /// Bytes that a rebuild holds beside the inverses: one of the matrices that it writes, at a time.
-double bytes_of_rebuild(const PlannedLayers& plan, std::size_t i) {
-  const auto element = static_cast<double>(size_of(plan.options.dtype));
-  double most = 0;
-  for (const FactorPlan& factor : {plan_a(plan.specs[i], plan.options, plan.device),
-                                   plan_g(plan.specs[i], plan.options, plan.device)})
-    if (factor.is_set() && !factor.is_diagonal())
-      most = std::max(
-          most, element * static_cast<double>(factor.inverse_shape().numel() / factor.groups));
-  return most;
+double bytes_of_rebuild(const PlannedLayers& plan, const FactorPlan& factor) {
+  if (!factor.is_set() || factor.is_diagonal()) return 0;
+  return static_cast<double>(size_of(plan.options.dtype)) *
+         static_cast<double>(factor.inverse_shape().numel() / factor.groups);
+}
+
+FactorPlan a_of(const PlannedLayers& plan, std::size_t i) {
+  return plan_a(plan.specs[i], plan.options, plan.device);
+}
+FactorPlan g_of(const PlannedLayers& plan, std::size_t i) {
+  return plan_g(plan.specs[i], plan.options, plan.device);
 }
 
 double bytes_of_layer(const PlannedLayers& plan, std::size_t i) {
   const CurvatureBytes bytes = curvature_bytes(plan.specs[i], plan.options, plan.device);
   return 2 * static_cast<double>(bytes.averages) +
-         static_cast<double>(bytes.earlier + bytes.inverses) + bytes_of_rebuild(plan, i);
+         static_cast<double>(bytes.earlier + bytes.inverses) +
+         std::max(bytes_of_rebuild(plan, a_of(plan, i)), bytes_of_rebuild(plan, g_of(plan, i)));
+}
+
+double rebuild_seconds(const PlannedLayers& plan, const FactorPlan& factor,
+                       const CostModel& costs) {
+  const double seconds = refresh_seconds(costs, factor);
+  const bool default_rate = !plan.options.distribution.calibrate;
+  return plan.device.is_cuda() && default_rate ? seconds / kDeviceSpeed : seconds;
 }
 
 double seconds_of_layer(const PlannedLayers& plan, std::size_t i, const CostModel& costs) {
-  double seconds = 0;
-  for (const FactorPlan& factor : {plan_a(plan.specs[i], plan.options, plan.device),
-                                   plan_g(plan.specs[i], plan.options, plan.device)})
-    if (factor.is_set()) seconds += refresh_seconds(costs, factor);
-  const bool default_rate = !plan.options.distribution.calibrate;
-  return plan.device.is_cuda() && default_rate ? seconds / kDeviceSpeed : seconds;
+  return rebuild_seconds(plan, a_of(plan, i), costs) + rebuild_seconds(plan, g_of(plan, i), costs);
 }
 
 template <class Size>
@@ -58,8 +64,7 @@ std::size_t largest(const PlannedLayers& plan, Size size) {
 
 /// E.g. "'head' with factors of 769 (A) and 50257 (G) rows".
 std::string layer_text(const PlannedLayers& plan, std::size_t i) {
-  const FactorPlan a = plan_a(plan.specs[i], plan.options, plan.device);
-  const FactorPlan g = plan_g(plan.specs[i], plan.options, plan.device);
+  const FactorPlan a = a_of(plan, i), g = g_of(plan, i);
   std::string text = "'" + plan.names[i] + "'";
   if (a.is_set() && g.is_set())
     return detail::concat(text, " with factors of ", a.width(), " (A) and ", g.width(),
@@ -91,19 +96,20 @@ std::string remedies(const PlannedLayers& plan, std::size_t widest, double need)
 }  // namespace
 
 std::vector<double> memory_need(const PlannedLayers& plan) {
-  std::vector<double> need(index_of(plan.ranks)), rebuild = need;
+  std::vector<KeptBytes> kept(index_of(plan.ranks));
+  std::vector<double> need, rebuild(kept.size());
   double staging = 0;
-  const int columns = plan.ranks / plan.workers;
   for (std::size_t i = 0; i < plan.specs.size(); ++i) {
-    const CurvatureBytes bytes = curvature_bytes(plan.specs[i], plan.options, plan.device);
-    staging += static_cast<double>(bytes.averages);
-    const std::size_t owner = index_of(plan.owners[i]);
-    need[owner] += static_cast<double>(bytes.averages + bytes.earlier);
-    rebuild[owner] = std::max(rebuild[owner], bytes_of_rebuild(plan, i));
-    for (int r = plan.owners[i] % columns; r < plan.ranks; r += columns)
-      need[index_of(r)] += static_cast<double>(bytes.inverses);
+    const LayerOwners& owners = plan.owners[i];
+    staging +=
+        static_cast<double>(curvature_bytes(plan.specs[i], plan.options, plan.device).averages);
+    add_kept(plan.specs[i], owners, plan.options, plan.device, plan.workers, kept);
+    double &of_a = rebuild[index_of(owners.a)], &of_g = rebuild[index_of(owners.g)];
+    of_a = std::max(of_a, bytes_of_rebuild(plan, a_of(plan, i)));
+    of_g = std::max(of_g, bytes_of_rebuild(plan, g_of(plan, i)));
   }
-  for (std::size_t r = 0; r < need.size(); ++r) need[r] += staging + rebuild[r];
+  for (std::size_t r = 0; r < kept.size(); ++r)
+    need.push_back(kept[r].averages + kept[r].earlier + kept[r].inverses + staging + rebuild[r]);
   return need;
 }
 
@@ -161,8 +167,10 @@ void check_memory(Context& ctx, const comm::WorkerGrid& grid, const PlannedLayer
 std::string slow_rebuild(const PlannedLayers& plan, const CostModel& costs) {
   if (plan.specs.empty()) return {};
   std::vector<double> ranks(index_of(plan.ranks));
-  for (std::size_t i = 0; i < plan.specs.size(); ++i)
-    ranks[index_of(plan.owners[i])] += seconds_of_layer(plan, i, costs);
+  for (std::size_t i = 0; i < plan.specs.size(); ++i) {
+    ranks[index_of(plan.owners[i].a)] += rebuild_seconds(plan, a_of(plan, i), costs);
+    ranks[index_of(plan.owners[i].g)] += rebuild_seconds(plan, g_of(plan, i), costs);
+  }
   const auto busiest = std::ranges::max_element(ranks);
   if (!(*busiest > kLongRebuild)) return {};
   const std::size_t slowest =

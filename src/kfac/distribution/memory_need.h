@@ -7,6 +7,7 @@
 
 #include "dkfac/core/context.h"
 #include "dkfac/core/layer_spec.h"
+#include "dkfac/kfac/assignment.h"
 #include "dkfac/kfac/options.h"
 
 #include "comm/collective/worker_grid.h"
@@ -19,14 +20,15 @@ namespace dkfac::kfac {
 struct PlannedLayers {
   std::span<const std::string> names;
   std::span<const LayerSpec> specs;
-  std::span<const int> owners;
+  std::span<const LayerOwners> owners;
   const CurvatureOptions& options;
   int workers = 1, ranks = 1;
   Device device = {};
 };
 
-/// Bytes that each rank needs at least: statistics of all layers on their way, averages of those it
-/// owns, inverses of those it works on, and what the largest rebuild writes before it is accepted.
+/// Bytes that each rank needs at least: statistics of all layers on their way, averages of the
+/// factors it inverts, inverses of these and of the layers it works on, and what the largest
+/// rebuild writes before it is accepted.
 [[nodiscard]] std::vector<double> memory_need(const PlannedLayers& plan);
 
 /// The memory of one rank: ranks of one group share it.

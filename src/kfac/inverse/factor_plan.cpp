@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "dkfac/core/ops.h"
+
 #include "kfac/inverse/small_groups.h"
 #include "kfac/schedule/budget.h"
 #include "kfac/statistics/diagonal_statistic.h"
@@ -96,6 +98,12 @@ FactorPlan chosen(FactorPlan best, const LayerSpec& spec, const CurvatureOptions
 }
 
 }  // namespace
+
+std::int64_t sent_numel(const FactorPlan& plan) {
+  const std::int64_t body = plan.form->is_triangle ? plan.groups * ops::packed_size(plan.dim)
+                                                   : plan.inverse_shape().numel();
+  return plan.groups + body + (plan.has_values() ? plan.groups * plan.dim : 0);
+}
 
 FactorPlan default_plan_a(const LayerSpec& spec) {
   return {.dim = a_dim(spec),

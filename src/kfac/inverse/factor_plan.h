@@ -53,6 +53,15 @@ struct FactorPlan {
   [[nodiscard]] Shape inverse_shape() const { return {groups, factorised(), dim}; }
 };
 
+/// Number of groups of a layer that have a damping, and traces, of their own.
+[[nodiscard]] inline int damped_groups(const FactorPlan& a, const FactorPlan& g) {
+  return a.has_blocks() || g.has_blocks() ? 1 : g.groups;
+}
+
+/// Elements of an inverse as it is sent to another rank: the dampings, triangles where they are all
+/// there is to it, and eigenvalues.
+[[nodiscard]] std::int64_t sent_numel(const FactorPlan& plan);
+
 /// Plans before options choose a form: an explicit inverse, unless the layer determines it (the A
 /// of an Embedding is diagonal). Not set for layers without Kronecker factors.
 [[nodiscard]] FactorPlan default_plan_a(const LayerSpec& spec);

@@ -29,6 +29,9 @@ struct Factor : FactorPlan {
   /// Negative where the curvature of the layer is zero: the inverse is then I/|requested_damping|.
   /// Set by add_refresh_tasks().
   Tensor requested_damping;
+  /// f64[damped_groups()], where A and G are averaged by different ranks: the traces of the average
+  /// of the last rebuild, sent by the rank that has it. Not set otherwise.
+  Tensor traces;
   /// Host, i32[groups]: the index of the form of `inverse`, which is that of an explicit one where
   /// a fallback stage replaced a Cholesky factor. Saved and shared together with `inverse` and
   /// `shifts`. On CUDA always that of `form`.

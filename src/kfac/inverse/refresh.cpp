@@ -25,21 +25,27 @@ void keep_outcome(Context& ctx, const RefreshTask& task) {
   factor.valid = task.stage != InverseStage::kept || all_valid(ctx, factor);
 }
 
+/// The traces of the average, or those that were sent where it is another rank's.
+ConstTensorView traces_of(Context& ctx, const Factor& factor, int groups, Scratch& scratch) {
+  if (factor.traces.is_set()) return factor.traces.view();
+  const TensorView traces = scratch.take({groups}, DType::f64);
+  factor.form->trace(ctx, factor, factor.average, traces);
+  return traces;
+}
+
 /// Sets Factor::requested_damping of all groups of both factors (BatchNorm: of G).
 void set_requested_damping(Context& ctx, const CurvatureOptions& options, LayerCurvature& layer) {
   Factor &a = layer.a, &g = layer.g;
   if (!a.is_set() && options.damping > 0)
     return ops::fill(ctx, g.requested_damping, options.norm_damping * options.damping);
   Scratch scratch(ctx);
-  const int groups = a.has_blocks() || g.has_blocks() ? 1 : g.groups;
-  const TensorView traces_a = scratch.take({groups}, DType::f64),
-                   traces_g = scratch.take({groups}, DType::f64);
-  g.form->trace(ctx, g, g.average, traces_g);
+  const int groups = damped_groups(a, g);
+  const ConstTensorView traces_g = traces_of(ctx, g, groups, scratch);
   if (!a.is_set())
     return kernels::request_relative(
         ctx, {options.norm_damping * options.relative_damping, traces_g.data<double>(), g.dim,
               g.requested_damping.data<double>()});
-  a.form->trace(ctx, a, a.average, traces_a);
+  const ConstTensorView traces_a = traces_of(ctx, a, groups, scratch);
   kernels::request_damping(
       ctx, groups,
       {options.factor_damping(), traces_a.data<double>(), traces_g.data<double>(), a.width(),

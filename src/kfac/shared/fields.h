@@ -132,12 +132,14 @@ void for_each_field(Options& options, Visit&& visit) {
 
 template <OptionsOf<DistributionOptions> Options, class Visit>
 void for_each_field(Options& options, Visit&& visit) {
-  auto& [grad_worker_fraction, calibrate] = options;
+  auto& [grad_worker_fraction, calibrate, split_factors] = options;
   visit(grad_worker_fraction,
         {"distribution.grad_worker_fraction",
          "fraction of the ranks that precondition a layer; 0: its owner alone", between(0, 1)});
   visit(calibrate,
         {"distribution.calibrate", "measure what inversions cost before owners are chosen"});
+  visit(split_factors, {"distribution.split_factors",
+                        "let different ranks invert the two factors of a layer where that gains"});
 }
 
 template <OptionsOf<CurvatureOptions> Options, class Visit>

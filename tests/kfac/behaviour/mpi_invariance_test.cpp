@@ -4,6 +4,7 @@
 
 #include "dkfac/comm/launch.h"
 
+#include "kfac/split_layers.h"
 #include "support/natural_gradient.h"
 #include "support/near.h"
 #include "support/plain_training.h"
@@ -42,6 +43,17 @@ TEST(OverMpi, KfacGivesTheBitsOfRanksInOneProcess) {
     return optim::make_kfac(comm, {.curvature = curvature(true)});
   };
   EXPECT_EQ(train_over(world, make), train_ranks<double>(world->size(), make));
+}
+
+TEST(OverMpi, FactorsOnDifferentRanksGiveTheBitsOfWholeLayersInOneProcess) {
+  const SplitRun divided = run_split(world, split_options(true));
+  EXPECT_EQ(is_divided(divided), world->size() > 1) << divided.description;
+  std::vector<double> whole;
+  comm::run_ranks(world->size(), [&](auto comm) {
+    const SplitRun run = run_split(comm, split_options(false));
+    if (comm->rank() == 0) whole = run.weights;
+  });
+  EXPECT_EQ(divided.weights, whole);
 }
 
 TEST(OverMpi, FirstOrderGivesTheWeightsOfASingleRank) {

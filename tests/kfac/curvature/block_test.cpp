@@ -34,7 +34,7 @@ class Blocks : public ::testing::Test {
   }
   std::unique_ptr<CurvatureBlock> make(const LayerSpec& spec, bool owns = true) {
     auto block = make_block("layer", spec);
-    block->allocate(ctx_, options_, owns);
+    block->allocate(ctx_, options_, {.works = true, .owns = owns, .a = owns, .g = owns});
     return block;
   }
   bool merge(CurvatureBlock& block, StatisticKind kind, std::vector<double> sum, double finite) {
@@ -170,8 +170,8 @@ TEST_F(Blocks, CountWhatIsRefusedOfEachStatistic) {
 
 TEST_F(Blocks, ShowWorkersNoAverageThatOnlyTheOwnerHas) {
   testing::Saver owner, worker;
-  make(kNumber, true)->visit_state(owner, StateKind::owned, 3);
-  make(kNumber, false)->visit_state(worker, StateKind::owner_copy, 3);
+  make(kNumber, true)->visit_state(owner, {.works = true, .owns = true, .a = true, .g = true}, 3);
+  make(kNumber, false)->visit_state(worker, {.works = true}, 3);
   EXPECT_TRUE(owner.state.contains("layer.a_average"));
   EXPECT_FALSE(worker.state.contains("layer.a_average"));
   EXPECT_TRUE(worker.state.contains("layer.g_inverse"));

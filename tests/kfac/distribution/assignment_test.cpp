@@ -1,5 +1,9 @@
 #include "dkfac/kfac/assignment.h"
 
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
 #include <gtest/gtest.h>
 
 #include "dkfac/core/error.h"
@@ -70,6 +74,128 @@ TEST(LayerLoadOf, CountsInversionsProductsAndBytes) {
   const LayerLoad plain = layer_load(PlainSpec{.weight = 4, .bias = 1}, DType::f32);
   EXPECT_EQ(plain.flops, 0);
   EXPECT_EQ(plain.bytes, 20);
+}
+
+/// The work of each rank, with what it sends and receives.
+std::vector<double> work_of(std::span<const FactorLoads> loads, std::span<const LayerOwners> owners,
+                            int ranks) {
+  std::vector<double> work(static_cast<std::size_t>(ranks));
+  for (std::size_t i = 0; i < loads.size(); ++i) {
+    const auto add = [&](int rank, double flops) { work[static_cast<std::size_t>(rank)] += flops; };
+    const FactorLoads& load = loads[i];
+    add(owners[i].layer, load.apply);
+    for (const auto& [rank, flops, send] :
+         {std::tuple(owners[i].a, load.a, load.send_a), {owners[i].g, load.g, load.send_g}}) {
+      add(rank, flops);
+      if (rank == owners[i].layer) continue;
+      add(rank, send);
+      add(owners[i].layer, send);
+    }
+  }
+  return work;
+}
+
+TEST(AssignFactors, KeepsLayersWholeWhereTheRanksAreEven) {
+  const std::vector<FactorLoads> even(4, {.a = 6, .g = 3, .apply = 1, .send_a = 1, .send_g = 1});
+  EXPECT_EQ(assign_factors(even, 1), std::vector<LayerOwners>(4, 0));
+  EXPECT_EQ(assign_factors(even, 2), (std::vector<LayerOwners>{0, 1, 0, 1}));
+}
+
+TEST(AssignFactors, SendsTheNarrowerInverseWhereThatIsEnough) {
+  // 10 in all: no rank can do with less than 6. A alone would be even (6 + 4), but dearer to send.
+  const std::vector<FactorLoads> one{{.a = 6, .g = 4, .apply = 0, .send_a = 0.1, .send_g = 0.05}};
+  EXPECT_EQ(assign_factors(one, 2), (std::vector<LayerOwners>{{0, 0, 1}}));
+  const std::vector<FactorLoads> other{{.a = 4, .g = 6, .apply = 0, .send_a = 0.05, .send_g = 0.1}};
+  EXPECT_EQ(assign_factors(other, 2), (std::vector<LayerOwners>{{0, 1, 0}}));
+}
+
+TEST(AssignFactors, LeavesTheWiderFactorAloneWhereTheRestIsTooMuchBesideIt) {
+  // Preconditioning weighs 5: 6 | 1 + 5 is even, 6 + 5 | 1 is not.
+  const std::vector<FactorLoads> one{{.a = 6, .g = 1, .apply = 5, .send_a = 0.1, .send_g = 0}};
+  EXPECT_EQ(assign_factors(one, 2), (std::vector<LayerOwners>{{1, 0, 1}}));
+}
+
+TEST(AssignFactors, KeepsALayerWholeWhoseMessageCostsMoreThanItSaves) {
+  const std::vector<FactorLoads> one{{.a = 6, .g = 4, .apply = 0, .send_a = 7, .send_g = 7}};
+  EXPECT_EQ(assign_factors(one, 2), (std::vector<LayerOwners>{0}));
+}
+
+TEST(AssignFactors, PlacesLayersWithoutFactorsAsAssignDoes) {
+  const std::vector<FactorLoads> mixed{{.bytes = 5},
+                                       {.a = 6, .apply = 4, .bytes = 50},
+                                       {.bytes = 40},
+                                       {.a = 8, .bytes = 20},
+                                       {.bytes = 30}};
+  EXPECT_EQ(assign_factors(mixed, 2), (std::vector<LayerOwners>{1, 0, 1, 1, 0}));
+  EXPECT_THROW((void)assign_factors(mixed, 0), InvalidArgument);
+}
+
+TEST(FactorLoadsOf, AreThePartsOfTheLayersLoad) {
+  const FactorLoads fc = factor_loads(LinearSpec{.in = 3, .out = 2}, DType::f32);
+  EXPECT_EQ(fc.a, 64);
+  EXPECT_EQ(fc.g, 8);
+  EXPECT_EQ(fc.apply, 2 * 4 * 2 * 6);
+  // The triangle and a damping, in f32, at 10 operations a byte.
+  EXPECT_EQ(fc.send_a, 10 * 4 * (10 + 1));
+  EXPECT_EQ(fc.send_g, 10 * 4 * (3 + 1));
+}
+
+/// The layers of ResNet-50 for 1,000 classes that have factors.
+std::vector<FactorLoads> resnet50() {
+  std::vector<FactorLoads> loads;
+  const auto add = [&](const LayerSpec& spec) { loads.push_back(factor_loads(spec, DType::f32)); };
+  const auto conv = [&](std::int64_t in, std::int64_t out, int side) {
+    add(Conv2dSpec{.in = in, .out = out, .window = Window::square(side), .bias = false});
+  };
+  conv(3, 64, 7);
+  std::int64_t in = 64;
+  for (const auto& [width, blocks] : {std::pair(64, 3), {128, 4}, {256, 6}, {512, 3}})
+    for (int block = 0; block < blocks; ++block) {
+      if (block == 0) conv(in, 4 * width, 1);
+      conv(in, width, 1);
+      conv(width, width, 3);
+      conv(width, 4 * width, 1);
+      in = 4 * width;
+    }
+  add(LinearSpec{.in = 2048, .out = 1000});
+  return loads;
+}
+
+// The table of docs/distribution.md, "Factors on different ranks".
+TEST(AssignFactors, EvensOutTheWorkOfResNet50) {
+  const std::vector<FactorLoads> loads = resnet50();
+  ASSERT_EQ(loads.size(), 54U);
+  std::vector<LayerLoad> whole;
+  for (const FactorLoads& load : loads) whole.push_back({load.whole(), load.bytes});
+  struct Balance {
+    int ranks;
+    double together, apart;  ///< Largest over mean work, to two decimals.
+    int sent;                ///< Inverses.
+    int idle_together, idle_apart;
+  };
+  for (const Balance& expected : {Balance{2, 1.00, 1.00, 0, 0, 0},
+                                  {4, 1.00, 1.00, 0, 0, 0},
+                                  {8, 1.60, 1.29, 3, 0, 0},
+                                  {64, 12.84, 10.33, 3, 10, 7},
+                                  {512, 102.69, 82.62, 3, 458, 455}}) {
+    const std::vector<int> owners = assign(whole, expected.ranks);
+    const std::vector<double> together =
+        work_of(loads, std::vector<LayerOwners>(owners.begin(), owners.end()), expected.ranks);
+    const std::vector<LayerOwners> divided = assign_factors(loads, expected.ranks);
+    const std::vector<double> apart = work_of(loads, divided, expected.ranks);
+    const double mean = std::accumulate(together.begin(), together.end(), 0.0) / expected.ranks;
+    const auto balance = [mean](const std::vector<double>& work) {
+      return std::round(100 * *std::ranges::max_element(work) / mean) / 100;
+    };
+    EXPECT_EQ(balance(together), expected.together) << expected.ranks;
+    EXPECT_EQ(balance(apart), expected.apart) << expected.ranks;
+    EXPECT_EQ(std::ranges::count(together, 0), expected.idle_together) << expected.ranks;
+    EXPECT_EQ(std::ranges::count(apart, 0), expected.idle_apart) << expected.ranks;
+    EXPECT_EQ(std::ranges::count_if(
+                  divided, [](const LayerOwners& o) { return o.a != o.layer || o.g != o.layer; }),
+              expected.sent)
+        << expected.ranks;
+  }
 }
 
 }  // namespace

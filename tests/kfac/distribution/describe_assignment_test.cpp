@@ -21,7 +21,8 @@ std::vector<LayerSpec> specs() {
           PlainSpec{.weight = 500, .reason = "an embedding"}};
 }
 
-std::string described(const AssignmentDetails& details, std::vector<int> owners = {0, 1, 1, 0}) {
+std::string described(const AssignmentDetails& details,
+                      std::vector<LayerOwners> owners = {0, 1, 1, 0}) {
   return describe_assignment(kNames, specs(), owners, details);
 }
 
@@ -43,10 +44,23 @@ std::vector<std::string> cells(const std::string& text, const std::string& start
 }
 using Cells = std::vector<std::string>;
 
+TEST(DescribeAssignment, ShowsTheRankOfAFactorThatTheOwnerDoesNotInvert) {
+  const CurvatureOptions options;
+  const std::vector<FactorLoads> seconds{{}, {}, {.a = 1e-3, .g = 2e-3, .apply = 4e-3}, {}};
+  const std::string text =
+      described({.world_size = 3, .curvature = options, .seconds = seconds}, {0, 1, {1, 1, 2}, 0});
+  EXPECT_EQ(cells(text, "head")[2], "1, G: 2") << text;
+  // Layers, share of the work and ms: A and the products on rank 1, G on rank 2.
+  EXPECT_EQ(cells(text, "1 ")[3], "5") << text;
+  EXPECT_EQ(cells(text, "2 ")[3], "2") << text;
+  EXPECT_EQ(cells(text, "2 ")[1], "0") << text;
+  EXPECT_NE(cells(text, "2 ")[4], "0 B") << text;  // Its average of G.
+}
+
 TEST(DescribeAssignment, ShowsOwnerGroupsFormsAndTimeOfEachLayer) {
   CurvatureOptions options;
   options.inverse.method = InverseMethod::eigen;
-  const std::vector<double> seconds{2e-3, 0, 1.5e-5, 0};
+  const std::vector<FactorLoads> seconds{{.apply = 2e-3}, {}, {.a = 1e-5, .g = 5e-6}, {}};
   const std::string text = described({.world_size = 2, .curvature = options, .seconds = seconds});
   const Cells conv = cells(text, "features.conv"), head = cells(text, "head");
   ASSERT_EQ(conv.size(), 9U) << text;
@@ -70,8 +84,9 @@ TEST(DescribeAssignment, NamesTheFormsOfFactors) {
   const auto forms = [&](std::int64_t rows) {
     const std::vector<LayerSpec> wide{
         LinearSpec{.in = 4608, .out = 512, .bias = false, .max_rows = rows}};
-    const Cells row = cells(
-        describe_assignment(names, wide, std::vector<int>{0}, {.curvature = options}), "wide");
+    const Cells row =
+        cells(describe_assignment(names, wide, std::vector<LayerOwners>{0}, {.curvature = options}),
+              "wide");
     return Cells(row.begin() + 4, row.begin() + 6);
   };
   EXPECT_EQ(forms(128), (Cells{"4608 low rank of 128", "512 low rank of 128"}));
@@ -144,7 +159,7 @@ TEST(DescribeAssignment, AddsUpWhatEachRankKeeps) {
   const std::vector<std::string> names{"fc"};
   const std::vector<LayerSpec> fc{LinearSpec{.in = 16, .out = 16, .bias = false}};
   const std::vector<NamedBytes> buffers{{"staging", 2048}, {"wire", 0}, {"gathered", 512}};
-  const std::string text = describe_assignment(names, fc, std::vector<int>{3},
+  const std::string text = describe_assignment(names, fc, std::vector<LayerOwners>{3},
                                                {.world_size = 4,
                                                 .workers = 2,
                                                 .curvature = options,
@@ -167,7 +182,7 @@ TEST(DescribeAssignment, AcceptsNoLayersAndRefusesUnequalCounts) {
             std::string::npos);
   const std::vector<std::string> names{"a"};
   EXPECT_THROW((void)describe_assignment(names, {}, {}, {.curvature = options}), InvalidArgument);
-  const std::vector<double> seconds{1};
+  const std::vector<FactorLoads> seconds(1);
   EXPECT_THROW((void)described({.world_size = 2, .curvature = options, .seconds = seconds}),
                InvalidArgument);
 }

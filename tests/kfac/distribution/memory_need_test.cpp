@@ -22,7 +22,7 @@ double packed(double d) { return d * (d + 1) / 2; }
 struct TwoLayers {
   std::vector<std::string> names{"body", "head"};
   std::vector<LayerSpec> specs{LinearSpec{.in = 10, .out = 20}, LinearSpec{.in = 20, .out = 1000}};
-  std::vector<int> owners{0, 1};
+  std::vector<kfac::LayerOwners> owners{0, 1};
   CurvatureOptions options;
   [[nodiscard]] PlannedLayers plan(int workers = 1) const {
     return {.names = names,
@@ -48,6 +48,21 @@ TEST(MemoryNeed, IsThatOfStagingAveragesInversesAndARebuild) {
   const double all = TwoLayers::kInverses0 + TwoLayers::kInverses1;
   EXPECT_EQ(kfac::memory_need(layers.plan(2))[0],
             4 * (staging + TwoLayers::averages(0) + all + 20 * 20));
+}
+
+TEST(MemoryNeed, CountsAFactorThatAnotherRankInverts) {
+  TwoLayers layers;
+  layers.owners = {0, {1, 1, 0}};  // A of 'head', 21 wide, is inverted by its owner; G by rank 0.
+  const double staging = TwoLayers::averages(0) + TwoLayers::averages(1);
+  const double g = 1000 * 1000, of_g = packed(1000);
+  EXPECT_EQ(kfac::memory_need(layers.plan()),
+            (std::vector<double>{
+                4 * (staging + TwoLayers::averages(0) + of_g + TwoLayers::kInverses0 + g + g),
+                4 * (staging + packed(21) + TwoLayers::kInverses1 + 21 * 21)}));
+  // Rank 0 is a worker of the layer, too, and has one copy.
+  EXPECT_EQ(kfac::memory_need(layers.plan(2))[0],
+            4 * (staging + TwoLayers::averages(0) + of_g + TwoLayers::kInverses0 +
+                 TwoLayers::kInverses1 + g));
 }
 
 TEST(MemoryNeed, IsComparedWithWhatEachGroupOfRanksHas) {

@@ -113,7 +113,7 @@ class Averages {
     options_.statistics.new_weight = weight;
     options_.statistics.average_start = start;
     options_.statistics.norm_fisher = c.norm_fisher;
-    block_->allocate(ctx_, options_, true);
+    block_->allocate(ctx_, options_, {.works = true, .owns = true, .a = true, .g = true});
   }
   void add(const Vector& statistic) {
     const Tensor sum = tensor(ctx_, statistic, {std::ssize(statistic)}, options_.dtype);
@@ -122,7 +122,7 @@ class Averages {
   }
   [[nodiscard]] Vector values() {
     testing::Saver saver;
-    block_->visit_state(saver, StateKind::owned, 0);
+    block_->visit_state(saver, {.works = true, .owns = true, .a = true, .g = true}, 0);
     const std::string& bytes = saver.state.at(case_.average).bytes;
     Vector all(bytes.size() / size_of(options_.dtype));
     for (std::size_t i = 0; i < all.size(); ++i) {

@@ -1,0 +1,108 @@
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "dkfac/core/random.h"
+#include "dkfac/kfac/preconditioner.h"
+
+#include "support/natural_gradient.h"
+#include "support/saved_state.h"
+
+/// Layers whose factors are wide enough for different ranks, trained through a Preconditioner.
+namespace dkfac::testing {
+
+inline const LinearSpec kSplitLayers[] = {{.in = 95, .out = 70}, {.in = 60, .out = 96}};
+
+inline kfac::CurvatureOptions split_options(bool split) {
+  kfac::CurvatureOptions options = natural_gradient();
+  options.dtype = DType::f64;
+  options.damping = 0;
+  options.relative_damping = 0.1;
+  options.statistics.new_weight = 0.3;
+  options.distribution.split_factors = split;
+  return options;
+}
+
+/// One rank's part of a training.
+struct SplitRun {
+  std::vector<double> weights = {};  ///< Of all layers.
+  std::vector<kfac::StepReport> reports = {};
+  std::string description = {};
+  SavedState state = {};
+};
+
+/// Where a training begins and ends, and what else happens in it.
+struct SplitCourse {
+  int from = 0, to = 6;
+  const std::vector<SavedState>* before = nullptr;
+  std::vector<double> weights = {};  ///< With `before`: those after step `from`.
+  /// Changes a rank's records of a step.
+  std::function<void(int step, int layer, std::vector<double>& x)> inputs = {};
+};
+
+/// Each rank has two samples of each step of its own; weights follow the preconditioned gradients.
+inline SplitRun run_split(const std::shared_ptr<comm::Communicator>& comm,
+                          const kfac::CurvatureOptions& options, const SplitCourse& course = {}) {
+  constexpr std::int64_t kSamples = 2;
+  kfac::Preconditioner preconditioner(comm, options);
+  std::vector<LayerId> ids;
+  std::size_t numel = 0;
+  for (const LinearSpec& spec : kSplitLayers) {
+    ids.push_back(preconditioner.add_layer("fc" + std::to_string(ids.size()), spec));
+    numel += static_cast<std::size_t>(spec.out * (spec.in + 1));
+  }
+  preconditioner.prepare();
+  SplitRun run;
+  run.weights.assign(numel, 0.5);
+  run.description = preconditioner.describe();
+  if (course.before != nullptr) {
+    Loader loader(*course.before, comm->rank());
+    preconditioner.visit_state(loader);
+    run.weights = course.weights;
+  }
+  for (int step = course.from; step < course.to; ++step) {
+    Random random(static_cast<std::uint64_t>(1000 * step + comm->rank()));
+    std::vector<double> gradient(numel);
+    std::vector<kfac::LayerGrad> grads;
+    double* at = gradient.data();
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      const LinearSpec& spec = kSplitLayers[i];
+      std::vector<double> x(static_cast<std::size_t>(kSamples * spec.in)),
+          dy(static_cast<std::size_t>(kSamples * spec.out));
+      for (double& value : x) value = random.normal();
+      for (double& value : dy) value = random.normal();
+      if (course.inputs) course.inputs(step, static_cast<int>(i), x);
+      if (preconditioner.wants_input(ids[i]))
+        preconditioner.record_input(ids[i], view_of(x.data(), {kSamples, spec.in}));
+      if (preconditioner.wants_grad_output(ids[i]))
+        preconditioner.record_grad_output(ids[i], view_of(dy.data(), {kSamples, spec.out}));
+      const std::int64_t weights = spec.out * spec.in;
+      grads.push_back(
+          {ids[i], view_of(at, {spec.out, spec.in}), view_of(at + weights, {spec.out})});
+      at += weights + spec.out;
+    }
+    for (std::size_t i = 0; i < numel; ++i)
+      gradient[i] = run.weights[i] + std::sin(static_cast<double>(i) + step);
+    run.reports.push_back(preconditioner.step(grads));
+    for (std::size_t i = 0; i < numel; ++i) run.weights[i] -= 0.1 * gradient[i];
+  }
+  Saver saver;
+  preconditioner.visit_state(saver);
+  run.state = std::move(saver.state);
+  return run;
+}
+
+/// Whether a factor is inverted by another rank than its layer's owner.
+inline bool is_divided(const SplitRun& run) {
+  return run.description.find(", A: ") != std::string::npos ||
+         run.description.find(", G: ") != std::string::npos;
+}
+
+}  // namespace dkfac::testing
