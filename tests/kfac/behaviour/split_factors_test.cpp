@@ -160,6 +160,7 @@ TEST(SplitFactors, ReportsAndSurvivesTheSameFailedInverses) {
                                     over_threads(ranks, hopeless_split(true), failing_from(0, 3));
     EXPECT_TRUE(is_divided(apart[0])) << apart[0].description;
     EXPECT_EQ(outcomes(apart), outcomes(whole));
+    EXPECT_FALSE(whole[0].reports.back().without_inverse.empty());
     for (const SplitRun& run : apart) {
       EXPECT_EQ(run.weights, whole[0].weights);
       for (std::size_t step = 0; step < run.reports.size(); ++step)
