@@ -48,7 +48,7 @@ struct DKFAC_API CallInfo {
 };
 
 /// A message of exchange(): `count` elements of rank `from` for rank `to`.
-struct Route {
+struct DKFAC_API Route {
   int from = 0, to = 0;
   std::int64_t count = 0;  ///< >= 0
 };
