@@ -51,9 +51,9 @@ bool merge(Context& ctx, const CurvatureOptions& options, const FactorPlan& plan
     return false;
   }
   average.refused = 0;
-  if (*finite_check == 0) return true;  // No sample has used the layer.
-  ++average.statistics;
   double weight = options.statistics.new_weight;
+  if (*finite_check == 0 && weight < 1) return true;  // No sample has used the layer.
+  ++average.statistics;
   if (options.statistics.average_start == AverageStart::first)
     weight = average_weight(weight, average.statistics);
   else if (weight < 1)
