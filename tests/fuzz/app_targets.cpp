@@ -19,8 +19,9 @@ void c_structs(Bytes bytes) {
   // A struct of an older or a newer header has the size that its caller says; its memory ends
   // there.
   const std::size_t size = std::max(bytes.size(), sizeof(std::size_t));
+  const std::span<const std::byte> sent = std::as_bytes(bytes);
   const std::unique_ptr<std::byte[]> memory(new std::byte[size]{});
-  std::memcpy(memory.get(), bytes.data(), bytes.size());
+  std::copy(sent.begin(), sent.end(), memory.get());
   std::memcpy(memory.get(), &size, sizeof size);
   dkfac_comm* comm = nullptr;
   (void)dkfac_comm_self(reinterpret_cast<const dkfac_comm_options*>(memory.get()), &comm);
@@ -30,9 +31,8 @@ void c_structs(Bytes bytes) {
 
 void safetensors(Bytes bytes) {
   attempt([&] {
-    std::vector<std::byte> copy(bytes.size());
-    std::memcpy(copy.data(), bytes.data(), bytes.size());
-    const app::safetensors::File file(std::move(copy), "fuzz");
+    const std::span<const std::byte> sent = std::as_bytes(bytes);
+    const app::safetensors::File file({sent.begin(), sent.end()}, "fuzz");
     for (const auto& [name, entry] : file.entries()) (void)app::safetensors::describe(entry);
   });
 }

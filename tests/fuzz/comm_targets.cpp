@@ -26,8 +26,8 @@ void handshake(Bytes bytes) {
 }
 
 void notices(Bytes bytes) {
-  std::vector<std::byte> received(bytes.size());
-  std::memcpy(received.data(), bytes.data(), bytes.size());
+  const std::span<const std::byte> sent = std::as_bytes(bytes);
+  std::vector<std::byte> received(sent.begin(), sent.end());
   comm::Notice notice;
   while (comm::take_notice(received, notice) == comm::Notice::Found::one) {
     if (notice.reason.size() > comm::Notice::kMost) __builtin_trap();
