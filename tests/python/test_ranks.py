@@ -340,3 +340,25 @@ def test_a_rank_that_does_not_call_is_named(tmp_path):
     else:
         assert (first, last) == ("0 of 2", "1 of 2")
     assert outside == ""
+
+
+MAXIMUM = """
+import ctypes, sys
+import torch
+import torch.distributed as dist
+import dkfac.torch as dkfac
+from dkfac._library import check, library
+from dkfac.torch._tensors import tensor_struct
+rank = int(sys.argv[1])
+dist.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=rank, world_size=2)
+values = torch.tensor([float("nan") if rank == 1 else 1.0, rank, -rank])
+comm = dkfac.Comm.torch(timeout=60)
+check(library().dkfac_comm_all_reduce(comm._handle, ctypes.byref(tensor_struct(values)), 1))  # DKFAC_REDUCE_MAX
+print(values.tolist())
+dist.destroy_process_group()
+"""
+
+
+def test_a_maximum_over_ranks_keeps_a_nan(tmp_path):
+    """gloo's own maximum of 1 and NaN is 1."""
+    assert run_ranks(MAXIMUM, tmp_path, "", 2) == ["[nan, 1.0, 0.0]"] * 2

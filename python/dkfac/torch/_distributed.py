@@ -119,9 +119,15 @@ class GlooBackend:
 
     @_collective
     def all_reduce(self, address: int, count: int, dtype: int, maximum: int) -> None:
-        if count > 0:
-            op = dist.ReduceOp.MAX if maximum else dist.ReduceOp.SUM
-            dist.all_reduce(_view(address, count, _DTYPES[dtype]), op=op, group=self.group)
+        if count == 0:
+            return
+        values = _view(address, count, _DTYPES[dtype])
+        if not maximum:
+            dist.all_reduce(values, group=self.group)
+            return
+        of_ranks = [torch.empty_like(values) for _ in self.ranks]  # gloo's maximum may lose a NaN.
+        dist.all_gather(of_ranks, values, group=self.group)
+        torch.amax(torch.stack(of_ranks), 0, out=values)
 
     @_collective
     def all_gather(self, source: int, target: int, size: int) -> None:
