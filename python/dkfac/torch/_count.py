@@ -6,8 +6,8 @@ from typing import Any
 
 
 def of_accelerate() -> int:
-    """The number that accelerate accumulates, where it does so in this backward pass; else 1, also within Trainer, which
-    does not tell it."""
+    """The number that accelerate accumulates, where it does so in this backward pass; else 1, also within Trainer,
+    which does not tell it."""
     kind: Any = getattr(sys.modules.get("accelerate.state"), "GradientState", None)
     if kind is None or not kind._shared_state:  # No Accelerator was made.
         return 1

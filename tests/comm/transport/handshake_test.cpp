@@ -65,7 +65,7 @@ struct Begun {
   }
 };
 
-class HandshakeSecret : public testing::Test {
+class HandshakeSecret : public ::testing::Test {
  protected:
   void SetUp() override {
     if (!has_crypto()) GTEST_SKIP() << "this build has no libcrypto";
