@@ -11,9 +11,9 @@
 #include "dkfac/core/error.h"
 
 #include "comm/conformance.h"
-#include "comm/tcp_ranks.h"
 #include "comm/transport/crypto.h"
 #include "comm/transport/tcp_mesh.h"
+#include "support/tcp_ranks.h"
 #include "support/temp_folder.h"
 
 // Ranks that have one secret, others or none, and where they meet.
