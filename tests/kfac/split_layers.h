@@ -24,7 +24,6 @@ inline kfac::CurvatureOptions split_options(bool split) {
   kfac::CurvatureOptions options = natural_gradient();
   options.dtype = DType::f64;
   options.damping = 0;
-  options.relative_damping = 0.1;
   options.statistics.new_weight = 0.3;
   options.distribution.split_factors = split;
   return options;

@@ -144,6 +144,7 @@ TEST(InverseFunctors, AskForTheSplitOfTheHost) {
       EXPECT_EQ(std::signbit(g), traces_g[i] <= 0) << i;
       CurvatureOptions relative;
       relative.damping = 0;
+      relative.relative_damping = 0.1;
       const double lambda = layer_damping(relative, traces_a[i], 6, traces_g[i], 4);
       RequestDamping{{0, rule}, &traces_a[i], &traces_g[i], 6, 4, &a, &g, false, 0.1}(0);
       const auto own = split_damping({lambda, rule}, traces_a[i], 6, traces_g[i], 4);
