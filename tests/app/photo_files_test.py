@@ -192,7 +192,7 @@ class Places(Folders):
         source = pathlib.Path(done.stdout.splitlines()[0].split(" in ", 1)[1])
         beside = self.dir / "prefix/share/dkfac/data/fashion-mnist-small"
         shutil.copytree(source, beside)
-        done = self.run_program("data", "verify", "fashion-mnist-small", program=program)
+        done = self.run_program("data", "verify", "fashion-mnist-small", program=program, DKFAC_DATA="")
         self.assertEqual(done.stdout.splitlines()[0], f"fashion-mnist-small in {beside}", done.stderr)
 
 
