@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Feeds readers and parsers with mutated bytes (libFuzzer, under AddressSanitizer and UBSan): each target in turn for
 # some minutes, from its corpus in tests/fuzz/corpus. What it finds lies in build/fuzz/found; a file that broke something
-# goes to the corpus with the mend. Needs clang and its libFuzzer (Debian: clang, libclang-rt-dev).
+# goes to the corpus with the fix. Needs clang and its libFuzzer (Debian: clang, libclang-rt-dev).
 # Usage: tools/fuzz.sh MINUTES [TARGET...]     # all targets: those of tests/fuzz/targets.h
 set -euo pipefail
 . "$(dirname -- "$0")/common.sh"

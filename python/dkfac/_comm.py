@@ -53,6 +53,9 @@ class Comm:
         if not 1 <= port <= 65535:
             raise InvalidArgument(f"[Comm.tcp] the port is {port}; it must be 1 to 65535; pass port=..., or "
                                   "set MASTER_PORT")
+        if secret == "":
+            raise InvalidArgument("[Comm.tcp] secret is empty; pass at least 16 characters, or None for that of the "
+                                  "environment")
         return cls._make(library().dkfac_comm_tcp, rank, size, host.encode(), port,
                          _options(timeout, secret, require_secret))
 

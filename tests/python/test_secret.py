@@ -18,6 +18,8 @@ def no_secret(monkeypatch):
 def test_one_is_required_long_enough_and_never_shown(monkeypatch):
     with pytest.raises(dkfac.InvalidArgument, match="a secret is required"):
         dkfac.Comm.tcp(1, 2, "127.0.0.1", 1, require_secret=True)
+    with pytest.raises(dkfac.InvalidArgument, match="secret is empty"):
+        dkfac.Comm.tcp(1, 2, "127.0.0.1", 1, secret="")
     monkeypatch.setenv("DKFAC_SECRET", "short")
     with pytest.raises(dkfac.InvalidArgument, match="DKFAC_SECRET has 5 bytes") as error:
         dkfac.Comm.tcp(1, 2, "127.0.0.1", 1)
