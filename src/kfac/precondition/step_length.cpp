@@ -3,6 +3,7 @@
 #include <array>
 
 #include "kfac/precondition/backend_length.h"
+#include "kfac/shared/length_rule.h"
 
 namespace dkfac::kfac {
 
@@ -19,7 +20,7 @@ LayerLengths::LayerLengths(Context& ctx, StepLength rule, int layers)
     : ctx_(ctx),
       rule_(rule),
       products_(Tensor::zeros(ctx, {layers, 2, 3}, DType::f64)),
-      lengths_(Tensor::zeros(ctx, {layers, 2}, DType::f64)),
+      lengths_(Tensor::zeros(ctx, {layers, kLengths}, DType::f64)),
       factors_(Tensor::zeros(ctx, {layers, 2}, DType::f64)) {}
 
 TensorView LayerLengths::products_of(int layer, std::size_t part) {

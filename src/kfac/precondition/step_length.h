@@ -32,7 +32,7 @@ class LayerLengths {
   Context& ctx_;
   StepLength rule_;
   Tensor products_;                    ///< f64[layers,2,3]: vv, uu, uv of weight and bias.
-  Tensor lengths_;                     ///< f64[layers,2]: as bound_length() has them.
+  Tensor lengths_;                     ///< f64[layers,kLengths]
   Tensor factors_;                     ///< f64[layers,2]: LengthFactors
   std::vector<ConstTensorView> kept_;  ///< Weight and bias of each layer.
 };

@@ -69,25 +69,50 @@ TEST(LengthFactors, LeaveTheGradientWhereADirectionHasNoUsableLength) {
 }
 
 TEST(LengthBound, LetsALengthGrowByAFractionOfTheMean) {
-  double lengths[2] = {0, 0};
+  double lengths[kfac::kLengths] = {};
   EXPECT_EQ(kfac::bound_length(4, lengths), 1);  // The first is free.
   EXPECT_EQ(kfac::bound_length(2, lengths), 1);
-  EXPECT_DOUBLE_EQ(lengths[0], 3);
+  EXPECT_DOUBLE_EQ(lengths[kfac::kMeanLength], 3);
   EXPECT_DOUBLE_EQ(kfac::bound_length(42, lengths), 0.1);  // 1.4 * 3 of 42
-  EXPECT_DOUBLE_EQ(lengths[0], 3.4);                       // (4 + 2 + 4.2) / 3
+  EXPECT_DOUBLE_EQ(lengths[kfac::kMeanLength], 3.4);                       // (4 + 2 + 4.2) / 3
   for (int i = 0; i < 100; ++i) EXPECT_EQ(kfac::bound_length(3.4, lengths), 1);
-  const double mean = lengths[0];
+  const double mean = lengths[kfac::kMeanLength];
   EXPECT_DOUBLE_EQ(kfac::bound_length(1e6, lengths), 1.4 * mean / 1e6);
-  EXPECT_DOUBLE_EQ(lengths[0], (1 + 0.4 * kfac::kLengthWeight) * mean);
+  EXPECT_DOUBLE_EQ(lengths[kfac::kMeanLength], (1 + 0.4 * kfac::kLengthWeight) * mean);
+}
+
+TEST(LengthBound, TurnsStepsTowardsTheGradientWhileItCutsThem) {
+  double lengths[kfac::kLengths] = {};
+  double factors[2];
+  const auto cosine = [&](double length) {  // Of the step for V = (length, 0), U = (0.1, 1).
+    const double products[2][3] = {{length * length, 1.01, 0.1 * length}, {}};
+    kfac::store_length_factors(StepLength::gradient, products[0], lengths, factors);
+    const double along = 0.1 * factors[0] + length * factors[1];
+    return along / std::hypot(along, factors[0]);
+  };
+  const auto kept = [](double taken) {
+    return kfac::kLeastCosine + (1 - kfac::kLeastCosine) * taken;
+  };
+  for (int i = 0; i < 20; ++i) EXPECT_NEAR(cosine(1), kept(0), 1e-14);  // A steady gradient.
+  // One spike of 2.8, of which the bound leaves half: a tenth of what it takes, and forgotten.
+  EXPECT_NEAR(cosine(2.8), kept(0.05), 1e-13);
+  for (int i = 0; i < 60; ++i) (void)cosine(1);
+  EXPECT_NEAR(cosine(1), kept(0), 1e-3);
+  // A rise that lasts, of 5 % a step: the mean follows at 1.2 % at most.
+  double length = 1, last = kept(0);
+  for (int i = 0; i < 60; ++i) last = cosine(length *= 1.05);
+  EXPECT_GT(last, 0.7);
+  EXPECT_LT(last, 1);
 }
 
 TEST(LengthBound, LeavesOutALengthThatIsNone) {
-  double lengths[2] = {0, 0};
+  double lengths[kfac::kLengths] = {};
   for (const double length : {0., kInfinite, std::nan("")})
     EXPECT_EQ(kfac::bound_length(length, lengths), 1);
-  EXPECT_EQ(lengths[1], 0);
+  EXPECT_EQ(lengths[kfac::kSteps], 0);
+  EXPECT_EQ(lengths[kfac::kTaken], 0);
   EXPECT_EQ(kfac::bound_length(1e-3, lengths), 1);  // Not bounded by the zero before it.
-  EXPECT_EQ(lengths[0], 1e-3);
+  EXPECT_EQ(lengths[kfac::kMeanLength], 1e-3);
 }
 
 /// Gradients and directions of the covered layers after one step, weight and bias in one vector.
