@@ -19,8 +19,8 @@ struct LengthFactors {
   double direction, gradient;
 };
 
-/// What is kept of a layer's steps: the mean of |V| as bounded, how many entered it, the mean of the
-/// share of |V| that the bound took, in [0, 1]; and how many numbers these are.
+/// What is kept of a layer's steps: the mean of |V| as bounded, how many entered it, the mean of
+/// the share of |V| that the bound took, in [0, 1]; and how many numbers these are.
 inline constexpr int kMeanLength = 0, kSteps = 1, kTaken = 2, kLengths = 3;
 
 /// Least cosine of a layer's step and its gradient where the bound takes nothing of |V|.

@@ -74,7 +74,7 @@ TEST(LengthBound, LetsALengthGrowByAFractionOfTheMean) {
   EXPECT_EQ(kfac::bound_length(2, lengths), 1);
   EXPECT_DOUBLE_EQ(lengths[kfac::kMeanLength], 3);
   EXPECT_DOUBLE_EQ(kfac::bound_length(42, lengths), 0.1);  // 1.4 * 3 of 42
-  EXPECT_DOUBLE_EQ(lengths[kfac::kMeanLength], 3.4);                       // (4 + 2 + 4.2) / 3
+  EXPECT_DOUBLE_EQ(lengths[kfac::kMeanLength], 3.4);       // (4 + 2 + 4.2) / 3
   for (int i = 0; i < 100; ++i) EXPECT_EQ(kfac::bound_length(3.4, lengths), 1);
   const double mean = lengths[kfac::kMeanLength];
   EXPECT_DOUBLE_EQ(kfac::bound_length(1e6, lengths), 1.4 * mean / 1e6);
