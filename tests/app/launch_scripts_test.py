@@ -31,7 +31,7 @@ class Launch(unittest.TestCase):
                               check=False, capture_output=True, env={**os.environ, **env})
 
     def test_scripts_are_bash(self):
-        for script in (TOOLS / "launch").iterdir():
+        for script in (TOOLS / "launch").glob("*.s*"):
             done = subprocess.run(["bash", "-n", script], capture_output=True, text=True, check=False)
             self.assertEqual((done.returncode, done.stderr), (0, ""), script)
 
@@ -194,9 +194,9 @@ class Supervised(unittest.TestCase):
         return {**os.environ, "DKFAC": program, "DKFAC_MPIRUN": str(self.dir / "mpirun"),
                 "DKFAC_RESTART_WAIT": "0", "REAL": os.environ["DKFAC"]}
 
-    def supervise(self, restarts, program, config="small.toml"):
-        return subprocess.run(["bash", TOOLS / "launch" / "supervise.sh", str(restarts), "1",
-                               config, "out/run", "--quiet"], cwd=self.dir, text=True,
+    def supervise(self, restarts, program, ranks="1"):
+        return subprocess.run(["bash", TOOLS / "launch" / "supervise.sh", str(restarts), ranks,
+                               "small.toml", "out/run", "--quiet"], cwd=self.dir, text=True,
                               check=False, capture_output=True, env=self.env(program), timeout=100)
 
     def test_any_name_of_a_folder(self):
@@ -248,6 +248,17 @@ class Supervised(unittest.TestCase):
             self.assertEqual((done.returncode, self.starts()), (code, 1))
             (self.dir / "starts").unlink()
 
+    def test_it_has_a_rank_less_after_each_that_was_lost(self):
+        self.executable("mpirun", 'echo "$2" >> ranks\nexec sh "$5"\n')
+        for ranks, code, expected in (("2:4", 137, [4, 3, 2, 2]), ("4", 137, [4] * 4), ("2:4", 75, [4] * 4)):
+            with self.subTest(ranks=ranks, code=code):
+                done = self.supervise(3, self.executable("program", f"exit {code}\n"), ranks=ranks)
+                self.assertEqual(done.returncode, code, done.stderr)
+                self.assertEqual([int(n) for n in (self.dir / "ranks").read_text().split()], expected)
+                (self.dir / "ranks").unlink()
+        for ranks in ("0", "0:2", "2:", "two", "4:2"):
+            self.assertEqual(self.supervise(3, "none", ranks=ranks).returncode, 64, ranks)
+
     def test_a_notice_restarts_and_a_stop_does_not(self):
         """The program answers USR1 as dkfac does: the first one with 75, later; a second one kills it."""
         program = self.counting("*) trap 'trap - USR1; : > \"noted-$n\"; sleep 1; exit 75' USR1; "
@@ -295,6 +306,46 @@ class Supervised(unittest.TestCase):
         self.assertTrue((self.dir / "sent").exists())
         self.assertFalse((self.dir / "starts").exists())
 
+class Tcprun(unittest.TestCase):
+    """tools/launch/tcprun.py with shell scripts as ranks."""
+
+    def start(self, script, ranks=3, grace=0.5):
+        return subprocess.Popen([sys.executable, TOOLS / "launch" / "tcprun.py", "-n", str(ranks), "--bind-to", "none",
+                                 "--grace", str(grace), "bash", "-c", script], stdout=subprocess.PIPE, text=True)
+
+    def end(self, run):
+        out = run.communicate(timeout=60)[0]
+        return run.returncode, out
+
+    def test_ranks_know_each_other_and_one_rank_is_none(self):
+        said = 'echo "$RANK $WORLD_SIZE $LOCAL_RANK $MASTER_ADDR $MASTER_PORT"'
+        code, out = self.end(self.start(said))
+        lines = sorted(line.split() for line in out.splitlines())
+        self.assertEqual((code, [line[:4] for line in lines]), (0, [[str(r), "3", str(r), "127.0.0.1"] for r in range(3)]))
+        self.assertEqual(len({line[4] for line in lines}), 1)
+        self.assertEqual(self.end(self.start('echo "[$RANK]"', ranks=1)), (0, "[]\n"))
+
+    def test_the_exit_code_is_that_of_the_cause(self):
+        for script, code in (("exit $((RANK == 1 ? 74 : 75))", 74), ("exit 75", 75), ("exit 0", 0),
+                             ("[ $RANK = 1 ] && kill -9 $$; sleep 0.2; exit 75", 137),
+                             ("[ $RANK = 1 ] || exit 75; kill -STOP $$", 75)):  # The frozen one is killed.
+            self.assertEqual(self.end(self.start(script))[0], code, script)
+        self.assertEqual(subprocess.run([sys.executable, TOOLS / "launch" / "tcprun.py", "-n", "0", "true"], check=False,
+                                        stderr=subprocess.DEVNULL).returncode, 2)
+
+    def test_signals_reach_every_rank_and_no_rank_outlives_it(self):
+        waits = 'trap "exit 75" USR1 TERM; echo $$; while :; do sleep 0.05; done'
+        for number in (signal.SIGUSR1, signal.SIGTERM):
+            run = self.start(waits)
+            for _ in range(3):
+                run.stdout.readline()
+            run.send_signal(number)
+            self.assertEqual(self.end(run)[0], 75)
+        run = self.start(waits)
+        ranks = [int(run.stdout.readline()) for _ in range(3)]
+        run.kill()
+        run.communicate(timeout=60)  # The ranks held its output.
+        self.assertEqual([pid for pid in ranks if pathlib.Path(f"/proc/{pid}/cwd").exists()], [])
 
 
 if __name__ == "__main__":

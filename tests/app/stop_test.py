@@ -35,12 +35,30 @@ def takes_signals(pid):
         return False
 
 
-class Stopped(Folder):
+class Outcome(Folder):
+    """Runs as ranks of one thread each, and the bits with which they end."""
+
     def setUp(self):
         super().setUp()
         self.base = {k: v for k, v in os.environ.items()
                      if not k.startswith(LAUNCHERS) and k not in OTHERS}
         self.base["OMP_NUM_THREADS"] = "1"
+
+    def outcome(self, out):
+        newest = (self.dir / out / "checkpoints" / "latest").read_text().strip()
+        folder = self.dir / out / "checkpoints" / newest
+        values = {"step": newest, "metrics": self.metrics(out)}
+        for file in folder.glob("*.safetensors"):
+            header, data = read_tensors(file)
+            values |= {f"{file.name} {name}": data[slice(*tensor["data_offsets"])]
+                       for name, tensor in header.items() if "dtype" in tensor and
+                       "seconds" not in name}
+        return values
+
+
+class Stopped(Outcome):
+    def setUp(self):
+        super().setUp()
         self.script = self.write("rank.sh", 'echo $$ > "pid-$OMPI_COMM_WORLD_RANK"\nexec "$@"\n')
         self.random = random.Random(SEED)
 
@@ -87,17 +105,6 @@ class Stopped(Folder):
         codes = {p.returncode for p in processes}
         self.assertEqual(len(codes), 1, f"{codes}: {errors}")
         return errors, codes.pop()
-
-    def outcome(self, out):
-        newest = (self.dir / out / "checkpoints" / "latest").read_text().strip()
-        folder = self.dir / out / "checkpoints" / newest
-        values = {"step": newest, "metrics": self.metrics(out)}
-        for file in folder.glob("*.safetensors"):
-            header, data = read_tensors(file)
-            values |= {f"{file.name} {name}": data[slice(*tensor["data_offsets"])]
-                       for name, tensor in header.items() if "dtype" in tensor and
-                       "seconds" not in name}
-        return values
 
     def stop(self, start, args, after):
         """Errors and exit code of a run that takes a signal after so many seconds."""
