@@ -1,0 +1,6 @@
+#!/usr/bin/env bash
+# Trains a small network with 2 to 4 ranks over threads, TCP and MPI while a seeded script kills and freezes ranks, cuts
+# their connections, fills the disk and flips bits in checkpoints. At the end the weights have to be those of undisturbed
+# runs bit for bit, and the memory of a training that runs all the time must not have grown. Exit code 80 otherwise.
+# Usage: tools/soak.sh MINUTES [--seed N] [--dkfac PROGRAM] [--json RECORD] [--steps N]
+exec python3 "$(dirname -- "${BASH_SOURCE[0]}")/soak/main.py" "$@"
