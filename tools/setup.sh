@@ -22,7 +22,7 @@ packages=(
   zlib1g-dev libjpeg62-turbo-dev libpng-dev libwebp-dev   # data
   libcli11-dev libtomlplusplus-dev                        # program
   nlohmann-json3-dev libfmt-dev
-  libgtest-dev libeigen3-dev                              # tests
+  libgtest-dev libeigen3-dev strace                       # tests
   git python3 clang-format-14
   python3-torch python3-torchvision python3-venv          # Python package
   python3-pytest python3-pytest-xdist

@@ -24,6 +24,8 @@ endfunction()
 dkfac_checkpoint_test(checkpoint_cli checkpoint_cli_test Checkpoints)
 dkfac_checkpoint_test(checkpoint_weights weights_cli_test Weights)
 dkfac_checkpoint_test(checkpoint_fault checkpoint_fault_test Faults)
+# DKFAC_STRIDE=1: at each call instead of each eighth.
+dkfac_checkpoint_test(checkpoint_injected checkpoint_fault_test Injected)
 dkfac_checkpoint_test(checkpoint_kill checkpoint_fault_test Killed slow)
 set_tests_properties(app.checkpoint_kill PROPERTIES TIMEOUT 900)
 if(DKFAC_HAVE_MPI)

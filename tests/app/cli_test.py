@@ -349,12 +349,9 @@ class Launched(Folder):
         self.expect_error(self.finish(process), 75, "activity=stop")
         self.assertEqual(self.result("a")["status"], "stopped")
 
-    def test_a_rank_that_dies_ends_the_job(self):
-        process, ranks = self.start("a")
-        os.kill(ranks[1], signal.SIGKILL)
-        self.assertNotEqual(self.finish(process).returncode, 0)
-        for pid in ranks:  # No process is left.
-            for _ in range(50):
+    def expect_gone(self, ranks):
+        for pid in ranks:
+            for _ in range(100):
                 try:
                     os.kill(pid, 0)
                     time.sleep(0.1)
@@ -362,6 +359,20 @@ class Launched(Folder):
                     break
             else:
                 self.fail(f"process {pid} lives on")
+
+    def test_a_rank_that_dies_ends_the_job(self):
+        process, ranks = self.start("a")
+        os.kill(ranks[1], signal.SIGKILL)
+        self.assertNotEqual(self.finish(process).returncode, 0)
+        self.expect_gone(ranks)
+
+    def test_ranks_do_not_outlive_their_launcher(self):
+        process, ranks = self.start("a")
+        process.kill()
+        self.finish(process)
+        self.expect_gone(ranks)
+        done = self.dkfac("train", "--resume", self.dir / "a", "--ranks", 2, "--quiet", "--steps", 1)
+        self.assertEqual(done.returncode, 0, done.stderr)
 
 
 if __name__ == "__main__":

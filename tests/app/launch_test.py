@@ -132,16 +132,34 @@ class Processes(Folder):
                 self.expect_error(ends[0], 64, "the command line", option[0])
                 self.assertFalse((self.dir / "a").exists())
 
-    def test_a_rank_that_dies_is_named(self):
-        processes = self.start(torchrun, 2, *self.args("a", "--set", "run.epochs=100000"))
-        metrics = self.dir / "a" / "metrics.jsonl"
+    def training(self, out, *more):
+        """Two processes that have trained a step, and go on."""
+        processes = self.start(torchrun, 2, *self.args(out, "--set", "run.epochs=100000", *more))
+        metrics = self.dir / out / "metrics.jsonl"
         end = time.monotonic() + 60
         while time.monotonic() < end and not (metrics.exists() and metrics.stat().st_size > 0):
             time.sleep(0.02)
-        processes[1].send_signal(signal.SIGKILL)
-        survivor = self.finish(processes, timeout=30)[0]
-        self.assertGreater(survivor.returncode, 0)
-        self.assertIn("rank 1", survivor.stderr)
+        return processes
+
+    def test_a_rank_that_dies_is_named(self):
+        for number in (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT):
+            with self.subTest(signal=number.name):
+                processes = self.training(number.name)
+                processes[1].send_signal(number)
+                survivor, dead = self.finish(processes, timeout=30)
+                self.assertEqual(dead.returncode, -number)
+                self.expect_error(survivor, 75, "rank 1", "process has ended")
+                self.assertEqual(self.result(number.name)["status"], "failed")
+
+    def test_a_frozen_rank_is_named_at_the_limit(self):
+        processes = self.training("a", "--set", "run.comm_timeout_s=2")
+        processes[1].send_signal(signal.SIGSTOP)
+        self.addCleanup(processes[1].kill)
+        err = processes[0].communicate(timeout=60)[1]
+        self.assertEqual(processes[0].returncode, 75, err)
+        self.assertRegex(err, r"ERROR rank=0 .* waited 2 s \(timeout_s\) at #\d+ .*; rank 1 has not")
+        processes[1].send_signal(signal.SIGCONT)
+        self.expect_error(self.finish(processes[1:], timeout=60)[0], 75, rank=1)
 
     def test_a_secret_is_used_and_can_be_required(self):
         if "libcrypto  yes" not in self.dkfac("info").stdout:

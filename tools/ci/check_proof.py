@@ -19,7 +19,8 @@ PAGE = ROOT / "docs" / "project" / "proof.md"
 SEEDS = ROOT / "docs" / "project" / "seeds.md"
 OWN_NETWORK = ROOT / "docs" / "own_network.md"
 NEEDED = (["E%d" % i for i in range(1, 16)] + ["E2n", "E3n", "E5n"]
-          + ["F%d" % i for i in range(1, 9)] + ["D%d" % i for i in range(1, 12)] + ["D14"])
+          + ["F%d" % i for i in range(1, 12)] + ["D%d" % i for i in range(1, 15)]
+          + ["A%d" % i for i in range(1, 19)] + ["B%d" % i for i in range(1, 16)] + ["C%d" % i for i in range(1, 9)])
 
 # Items of the five systems that are only mentioned in them have no row.
 SEEDS_NEEDED = ([f"S0.{i}" for i in range(1, 32)]
@@ -50,6 +51,7 @@ def expanded(path):
     text = path.read_text()
     for name, value in VARIABLE.findall(text):
         text = text.replace("${%s}" % name, value)
+    text = re.sub(r"dkfac_checkpoint_test\((\w+) [^()]*\)", r"add_test(NAME app.\1 COMMAND ./\1.py)", text)
     text = re.sub(r"dkfac_cli_test\((cli\w*)[^()]*\)", r"add_test(NAME app.\1 COMMAND ./cli_test.py)", text)
     return LOOP.sub(lambda loop: "".join(
         loop[2].replace("${suite}", suite).replace("${name}", suite.lower())

@@ -290,13 +290,14 @@ class Launched(Folder):
         self.assertEqual(self.metrics("a"), self.metrics("whole"))
 
     def test_one_rank_that_cannot_write(self):
-        script = self.write("rank.sh", '[ "$OMPI_COMM_WORLD_RANK" = 0 ] || ulimit -f 32\nexec "$@"\n')
-        done = self.launch(["sh", script], "train", self.config, "--out", "a", "--quiet")
-        self.expect_error(done, 74, "activity=checkpoint", "rank-1.safetensors", rank=1)
-        for rank in (0, 1):  # Each reports its own failure.
-            error = json.loads((self.dir / "a" / f"rank-{rank}.error.json").read_text())
-            self.assertEqual((error["rank"], error["code"]), (1, 74))
-        self.assertEqual(list((self.dir / "a" / "checkpoints").iterdir()), [])
+        for bad in (1, 0):
+            script = self.write("rank.sh", f'[ "$OMPI_COMM_WORLD_RANK" != {bad} ] || ulimit -f 32\nexec "$@"\n')
+            done = self.launch(["sh", script], "train", self.config, "--out", "a", "--quiet", "--force")
+            self.expect_error(done, 74, "activity=checkpoint", f"rank-{bad}.safetensors" if bad else "", rank=bad)
+            for rank in (0, 1):  # Both name the one that failed.
+                error = json.loads((self.dir / "a" / f"rank-{rank}.error.json").read_text())
+                self.assertEqual((error["rank"], error["code"]), (bad, 74))
+            self.assertEqual(list((self.dir / "a" / "checkpoints").iterdir()), [])
 
 
 if __name__ == "__main__":

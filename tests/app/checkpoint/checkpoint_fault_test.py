@@ -4,6 +4,7 @@ import json
 import os
 import resource
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -255,6 +256,66 @@ class Killed(Folder):
         """The newest one; before its rename `latest` names it already."""
         steps = [path.name[5:] for path in root.glob("step-*")] if root.exists() else []
         return max((int(step) for step in steps if step.isdigit()), default=0)
+
+
+@unittest.skipUnless(shutil.which("strace"), "no strace; apt-get install strace")
+class Injected(CheckpointFolder):
+    """The last epoch of a run, in which strace ends the program at a call of the system or makes the call fail."""
+
+    KEYS = ("--quiet", "--set", "run.epochs=2")
+
+    def setUp(self):
+        super().setUp()
+        self.good(self.train("one", "--quiet", "--set", "run.epochs=1"))
+        shutil.copytree(self.dir / "one", self.dir / "two")
+        self.good(self.resume("two", *self.KEYS))
+        self.expected = (self.newest("two") / "model.safetensors").read_bytes()
+        if self.traced("none", "write:when=1:retval=8").returncode in (1, 125):
+            self.skipTest("strace may not trace here")
+
+    def traced(self, out, fault, log="/dev/null"):
+        options = f'{os.environ.get("ASAN_OPTIONS", "")}:detect_leaks=0'.lstrip(":")  # They cannot be looked for here.
+        return self.run_command(["strace", "-f", "-qq", "-o", str(log), "-e", f"inject={fault}", "-e",
+                                 f"trace={fault.split(':')[0]}", DKFAC, "train", "--resume", str(self.dir / out),
+                                 *self.KEYS], ASAN_OPTIONS=options)
+
+    def calls(self, name):
+        """How many of them the last epoch makes."""
+        shutil.copytree(self.dir / "one", self.dir / "counted")
+        self.good(self.traced("counted", f"{name}:error=EIO:when=65535", self.dir / "calls"))
+        shutil.rmtree(self.dir / "counted")
+        return sum(f"{name}(" in line for line in (self.dir / "calls").read_text().splitlines())
+
+    def check_rest(self, what):
+        """What is left is resumed without a complaint, to the bits of the run that was left alone."""
+        done = self.good(self.resume("hit", *self.KEYS))
+        self.assertEqual(done.stderr, "", what)
+        self.assertEqual((self.newest("hit") / "model.safetensors").read_bytes(), self.expected, what)
+        shutil.rmtree(self.dir / "hit")
+
+    def test_killed_at_each_sync_and_rename(self):
+        stride = int(os.environ.get("DKFAC_STRIDE", "8"))
+        for call in ("fsync", "rename", "renameat2"):
+            calls = self.calls(call)
+            self.assertGreater(calls, 0, call)
+            for k in range(calls, 0, -stride):
+                shutil.copytree(self.dir / "one", self.dir / "hit")
+                done = self.traced("hit", f"{call}:signal=SIGKILL:when={k}")
+                self.assertEqual(done.returncode, -signal.SIGKILL, done.stderr)
+                self.check_rest(f"{call} {k} of {calls}")
+
+    def test_calls_that_fail(self):
+        for call, error, code in (("fsync", "EIO", 74), ("rename", "EDQUOT", 74), ("write", "ENOSPC", 74),
+                                  ("write", "EINTR", 0)):
+            calls = self.calls(call)
+            k = 2 * calls // 3
+            shutil.copytree(self.dir / "one", self.dir / "hit")
+            done = self.traced("hit", f"{call}:error={error}:when={k}")
+            self.assertEqual(done.returncode, code, f"{call} {k} of {calls}: {done.stderr}")
+            if code:
+                self.expect_error(done, code)
+                self.assertEqual(list((self.dir / "hit" / "checkpoints").glob("*.tmp")), [])
+            self.check_rest(f"{call} {error} {k} of {calls}")
 
 
 if __name__ == "__main__":

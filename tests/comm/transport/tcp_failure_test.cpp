@@ -242,8 +242,9 @@ TEST(TcpLeaving, ARankThatWentAwayIsNamedAtOnce) {
   });
 }
 
-TEST(TcpDeath, AKilledProcessIsNamedAtOnce) {
-  for (const bool in_a_part : {false, true}) {
+TEST(TcpDeath, AProcessThatIsKilledOrExitsIsNamedAtOnce) {
+  for (const auto& [in_a_part, exits] :
+       {std::pair(false, false), std::pair(true, false), std::pair(false, true)}) {
     const std::uint16_t port = free_port();
     // In the part the ranks have the opposite order.
     const auto joined = [&](int rank) {
@@ -254,6 +255,7 @@ TEST(TcpDeath, AKilledProcessIsNamedAtOnce) {
     if (child == 0) {  // only calls of the system and of the library under test
       const auto comm = joined(1);
       comm->barrier();
+      if (exits) _exit(0);
       raise(SIGKILL);
     }
     ASSERT_GT(child, 0);
