@@ -309,9 +309,9 @@ class Supervised(unittest.TestCase):
 class Tcprun(unittest.TestCase):
     """tools/launch/tcprun.py with shell scripts as ranks."""
 
-    def start(self, script, ranks=3, grace=0.5):
+    def start(self, script, ranks=3, grace=0.5, **options):
         return subprocess.Popen([sys.executable, TOOLS / "launch" / "tcprun.py", "-n", str(ranks), "--bind-to", "none",
-                                 "--grace", str(grace), "bash", "-c", script], stdout=subprocess.PIPE, text=True)
+                                 "--grace", str(grace), "bash", "-c", script], stdout=subprocess.PIPE, text=True, **options)
 
     def end(self, run):
         out = run.communicate(timeout=60)[0]
@@ -341,6 +341,12 @@ class Tcprun(unittest.TestCase):
                 run.stdout.readline()
             run.send_signal(number)
             self.assertEqual(self.end(run)[0], 75)
+        counts = 'trap "n=1\\$n" INT; echo; for i in {1..10}; do sleep 0.05; done; exit $n'
+        run = self.start(counts, start_new_session=True)
+        for _ in range(3):
+            run.stdout.readline()
+        os.killpg(run.pid, signal.SIGINT)  # As a terminal does.
+        self.assertEqual(self.end(run)[0], 1)
         run = self.start(waits)
         ranks = [int(run.stdout.readline()) for _ in range(3)]
         run.kill()

@@ -26,9 +26,10 @@ def free_port():
         return str(probe.getsockname()[1])
 
 
-def end_with_parent():
-    """In the child: without it, ranks would train on after a SIGKILL of this process."""
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+def prepare_rank():
+    """In the child."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: no rank trains on after a SIGKILL of this process.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
 
 
 def start(command, ranks):
@@ -37,7 +38,9 @@ def start(command, ranks):
     for rank in range(ranks):
         variables = {"RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank),
                      "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port} if ranks > 1 else {}
-        started.append(subprocess.Popen(command, env={**os.environ, **variables}, preexec_fn=end_with_parent))
+        # In a session of its own: a Ctrl-C that reached it twice, from the terminal too, would end it at once.
+        started.append(subprocess.Popen(command, env={**os.environ, **variables}, preexec_fn=prepare_rank,
+                                        start_new_session=True))
     return started
 
 
@@ -76,23 +79,19 @@ def main():
     args = parser.parse_args()
     if args.ranks < 1 or not args.command:
         parser.error("needs a positive number of ranks and a command")
-    processes, early = [], []
+    signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)  # Until all of them are there.
+    try:
+        processes = start(args.command, args.ranks)
+    except OSError as error:
+        sys.exit(f"tcprun.py: cannot start '{args.command[0]}': {error.strerror}")
 
     def pass_on(number, _):
-        early.append(number)
         for process in processes:
             process.send_signal(number)
 
     for number in PASSED_ON:
         signal.signal(number, pass_on)
-    try:
-        started = start(args.command, args.ranks)
-    except OSError as error:
-        sys.exit(f"tcprun.py: cannot start '{args.command[0]}': {error.strerror}")
-    processes.extend(started)
-    for number in list(early):  # It came before all of them were there.
-        for process in processes:
-            process.send_signal(number)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
     sys.exit(code_of(wait(processes, args.grace)))
 
 

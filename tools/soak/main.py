@@ -7,6 +7,7 @@ import json
 import pathlib
 import random
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -151,6 +152,7 @@ def main():
     args = parser.parse_args()
     launch.require(args.dkfac, 2, "soak")
     args.dkfac = str(pathlib.Path(shutil.which(args.dkfac)).resolve())
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # As Ctrl-C: nothing is left behind.
     work = pathlib.Path(tempfile.mkdtemp(prefix="dkfac-soak-"))
     soak = Soak(args, work)
     try:
