@@ -5,19 +5,35 @@ Environment as for cli_support.py; DKFAC_HAVE_MPI=1 compares with mpirun too.
 """
 import json
 import os
+import pathlib
 import re
 import resource
+import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 import unittest
 
-from cli_support import DKFAC, MPIEXEC, SYNTHETIC, Folder
+from cli_support import DKFAC, MPIEXEC, REPOSITORY, SYNTHETIC, Folder
 
 LAUNCHERS = ("OMPI_", "PMI_", "PMIX_", "SLURM_", "MASTER_", "TORCHELASTIC_")
 OTHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "TERM", "DKFAC_DATA", "DKFAC_PORT", "DKFAC_SECRET",
           "DKFAC_SECRET_FILE")
+
+
+# Two ranks in a network of their own, whose only link is down for some seconds.
+LINK = """
+ip link set lo up
+"$PYTHON" "$TCPRUN" -n 2 "$DKFAC" "$@" &
+until [ -s "$OUT/metrics.jsonl" ]; do sleep 0.02; done
+ip link set lo down
+sleep 0.2; wc -l <"$OUT/metrics.jsonl"
+sleep "$DOWN"; wc -l <"$OUT/metrics.jsonl"
+ip link set lo up
+wait $!
+"""
 
 
 def free_port():
@@ -160,6 +176,29 @@ class Processes(Folder):
         self.assertRegex(err, r"ERROR rank=0 .* waited 2 s \(timeout_s\) at #\d+ .*; rank 1 has not")
         processes[1].send_signal(signal.SIGCONT)
         self.expect_error(self.finish(processes[1:], timeout=60)[0], 75, rank=1)
+
+    def over_link(self, out, down, *more):
+        """Exit code, errors, and the lines of metrics when the link went down and came up."""
+        script = self.write("link.sh", LINK)
+        done = self.run_command(
+            ["unshare", "-rn", "bash", script, *map(str, self.args(out, "--set", "run.epochs=60", *more))], DOWN=str(down),
+            OUT=str(self.dir / out), PYTHON=sys.executable, OMP_NUM_THREADS="1", DKFAC=str(pathlib.Path(DKFAC).resolve()),
+            TCPRUN=str(REPOSITORY.resolve() / "tools" / "launch" / "tcprun.py"))
+        return done.returncode, done.stderr, [int(line) for line in done.stdout.splitlines()]
+
+    @unittest.skipUnless(shutil.which("ip"), "no ip; apt-get install iproute2")
+    def test_a_link_that_is_down(self):
+        if subprocess.run(["unshare", "-rn", "true"], stderr=subprocess.DEVNULL, check=False).returncode != 0:
+            self.skipTest("networks of their own are not permitted here")
+        code, said, (before, after) = self.over_link("short", 0.5)
+        self.assertEqual(code, 0, said)
+        self.assertEqual(self.dkfac(*self.args("threads", "--ranks", 2, "--set", "run.epochs=60")).returncode, 0)
+        self.assertLessEqual(after - before, 1)
+        self.assertLess(after + 1, len(self.metrics("short")))
+        self.expect_equal("short", "threads")
+        code, said, _ = self.over_link("long", 6, "--set", "run.comm_timeout_s=2")
+        self.assertEqual(code, 75, said)
+        self.assertRegex(said, r"waited 2 s \(timeout_s\) at #\d+ .*; rank [01] has not")
 
     def test_a_secret_is_used_and_can_be_required(self):
         if "libcrypto  yes" not in self.dkfac("info").stdout:

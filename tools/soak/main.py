@@ -52,10 +52,8 @@ class Soak:
 
     def disturb(self):
         """Once; then the job is running again."""
-        kind = self.draw.choices(list(disturb.WEIGHTS), disturb.WEIGHTS.values())[0]
+        kind = self.draw.choices(list(disturb.KINDS), disturb.WEIGHTS)[0]
         living = self.job.living()
-        if not living:
-            return
         try:
             begins_again = disturb.KINDS[kind](self.job, self.disk, self.draw)
         except disturb.Skipped as reason:
