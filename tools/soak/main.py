@@ -157,13 +157,13 @@ def main():
         found = soak.run(args.minutes)
     finally:
         soak.end()
+        if not soak.problems:
+            shutil.rmtree(work, ignore_errors=True)
     record = {"what": "tools/soak.sh", "seed": args.seed, **found, **facts.machine()}
     if args.json:
         facts.write(record, args.json)
     print(json.dumps({key: record[key] for key in record if key != "each"}, indent=1))
-    if soak.problems:
-        sys.exit(FOUND)
-    shutil.rmtree(work, ignore_errors=True)
+    sys.exit(FOUND if soak.problems else 0)
 
 
 if __name__ == "__main__":

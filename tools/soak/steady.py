@@ -38,7 +38,7 @@ class Steady:
     def end(self):
         """Its part of the record; `grown` is None where it ran too briefly to tell."""
         alive = self.process.poll() is None
-        job.send(self.process.pid, signal.SIGTERM)
+        self.process.terminate()
         self.process.wait()
         return {"alive": alive, "samples": len(self.samples), "freezes": self.freezes, **growth(self.samples)}
 
