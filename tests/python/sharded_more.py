@@ -1,4 +1,6 @@
 """What sharded_program.py trains beside its cases."""
+import math
+
 import torch
 import torch.nn.functional as F
 from sharded_models import Transformer, weights
@@ -6,46 +8,106 @@ from torch import nn
 from torch.distributed import checkpoint
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
-from torch.distributed.tensor import Shard
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module
 
 import dkfac.torch as dkfac
 
 
 def of_four(rank):
-    return {"tensor parallelism": compared(rank, groups=2)}
+    return {"tensor parallelism": {kind: compared(rank, 2, kind) for kind in (*PLANS, "drawn labels")}}
 
 
-def compared(rank, groups):
-    (one, reasons, summary), (other, _, _) = (tensor_parallel(rank, groups, used) for used in (True, False))
-    return {"with": one, "without": other, "reasons": reasons, "summary": summary}
+class Sequence(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.norm = nn.Linear(6, 8), nn.LayerNorm(8)
+        self.up, self.down, self.head = nn.Linear(8, 12), nn.Linear(12, 8), nn.Linear(8, 5)
+
+    def forward(self, x):
+        return self.head(self.down(torch.tanh(self.up(self.norm(self.embed(x))))))
 
 
-def tensor_parallel(rank, groups, used):
-    """Groups of two ranks, which have the same samples, sharded over the groups if there are several; without it, its
-    layers are left to the optimizer. One rank alone has a NaN in the second step, in a layer without curvature."""
-    torch.manual_seed(0)
-    model = Transformer().double()
+def blocks(model):
+    """Linear by rows and columns, and embeddings by both."""
+    found = {"table": RowwiseParallel(input_layouts=Replicate()), "places": ColwiseParallel(output_layouts=Replicate())}
+    for i in range(len(model.blocks)):
+        found.update({f"blocks.{i}.up": ColwiseParallel(), f"blocks.{i}.down": RowwiseParallel(),
+                      f"blocks.{i}.qkv": ColwiseParallel(output_layouts=Replicate()),
+                      f"blocks.{i}.out": RowwiseParallel(input_layouts=Replicate())})
+    return found
+
+
+def positions(model):
+    """Each rank has some of the positions between the layers."""
+    return {"embed": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)), "norm": SequenceParallel(),
+            "up": ColwiseParallel(input_layouts=Shard(1)), "down": RowwiseParallel(output_layouts=Shard(1)),
+            "head": ColwiseParallel(input_layouts=Shard(1), output_layouts=Replicate())}
+
+
+# A model, its plan, and the layers that are left alone.
+PLANS = {"transformer": (Transformer, blocks, ["table", "places"]), "positions": (Sequence, positions, ["norm"])}
+
+
+def compared(rank, groups, kind):
+    found = {**tensor_parallel(rank, groups, kind), "plain": plain(kind), "start": plain(kind, steps=0)}
+    return found if kind != "transformer" else {**found, "twice": plain(kind, damping=0.005)}
+
+
+def tensor_parallel(rank, groups, kind):
+    """Groups of two ranks, which have the same samples, and over which it is sharded if there are several. One rank
+    alone has a NaN in the second step."""
+    model, plan, _ = made_of(kind)
     mesh = init_device_mesh("cpu", (groups, 2), mesh_dim_names=("data", "tensor"))
-    if used:
-        for block in model.blocks:
-            parallelize_module(block, mesh["tensor"], {"up": ColwiseParallel(), "down": RowwiseParallel()})
-    for part in (*model.blocks, model) if groups > 1 else ():
+    parallelize_module(model, mesh["tensor"], plan(model))
+    for part in (*getattr(model, "blocks", ()), model) if groups > 1 else ():
         fully_shard(part, mesh=mesh["data"])
+    size = 8 // groups
+    kfac = trained(model, kind, slice(rank // 2 * size, rank // 2 * size + size), spoilt=rank == 1)
+    return {"weights": weights(model), "reasons": kfac.reasons(), "summary": kfac.summary(),
+            "sent": kfac._recorder.registered.gradients.shards.sent,
+            "parts": [(p.numel(), p.to_local().numel(), kfac._library.factors(layer.id, lambda _: None)[1])
+                      for layer in kfac.curved() if hasattr(layer.weight, "to_local") for p in layer.parameters()]}
+
+
+def plain(kind, damping=0.01, steps=3):
+    """Of one process, which has all samples."""
+    model, _, skipped = made_of(kind)
+    trained(model, kind, slice(8), True, steps, damping=damping, comm=dkfac.Comm.single(),
+            skip_layers=[f"^{name}$" for name in skipped])
+    return weights(model)
+
+
+def made_of(kind):
+    torch.manual_seed(0)
+    make, plan, skipped = PLANS.get(kind, PLANS["transformer"])
+    return make().double(), plan, skipped
+
+
+def trained(model, kind, mine, spoilt, steps=3, **options):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    kfac = dkfac.attach(model, optimizer, damping=0.01, skip_layers=() if used else [r"\.(up|down)$"])
+    drawn = kind == "drawn labels"
+    kfac = dkfac.attach(model, optimizer, **{"damping": 0.01, **options},
+                        fisher="monte_carlo" if drawn else "empirical")
     draw = torch.Generator().manual_seed(1)
-    for step in range(4):
-        x = torch.randint(17, (8, 6), generator=draw)[4 * (rank // 2):4 * (rank // 2) + 4]
+    for step in range(steps):
+        x = (torch.randn(8, 6, 6, generator=draw, dtype=torch.float64) if kind == "positions" else
+             torch.randint(17, (8, 6), generator=draw))
         optimizer.zero_grad()
-        F.cross_entropy(model(x).flatten(0, 1), x.flatten()).backward()
-        if step == 1 and rank == 1:
-            grad = model.blocks[0].up.weight.grad
-            getattr(grad, "to_local", lambda: grad)().view(-1)[0] = float("nan")
+        out = model(x[mine])
+        if drawn:
+            kfac.fisher_backward(out, "softmax", class_dim=-1)
+        loss = out.square().mean() if kind == "positions" else F.cross_entropy(out.flatten(0, 1), x[mine].flatten())
+        loss.backward()
+        if kind == "positions" and getattr(model.down.bias.grad, "placements", None) == (Replicate(),):
+            half = model.down.bias.grad.to_local() / 2  # Each rank has a term of it.
+            model.down.bias.grad = DTensor.from_local(half, model.down.bias.device_mesh, [Partial()])
+        if step == 1 and spoilt:
+            grad = next(p.grad for name, p in model.named_parameters() if name.endswith("up.weight"))
+            getattr(grad, "to_local", lambda grad=grad: grad)()[0, 0] = math.nan
         optimizer.step()
         assert kfac.last_report.rejected == (step == 1)
-    kfac.detach()
-    return weights(model), kfac.reasons(), kfac.summary()
+    return kfac
 
 
 class Net(nn.Module):
@@ -95,7 +157,7 @@ def of_two(rank, folder):
     kfac = dkfac.attach(model, optimizer)
     train(model, optimizer, rank, range(2), extra=True)
     return {"unrecorded": kfac.reasons(), "state": resumed(rank, folder), "refused": refused(),
-            "tensor parallelism": compared(rank, groups=1)}
+            "tensor parallelism": {kind: compared(rank, 1, kind) for kind in PLANS}}
 
 
 def resumed(rank, folder):

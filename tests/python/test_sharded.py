@@ -73,7 +73,8 @@ def four(tmp_path_factory):
 
 def apart(found, one, other, when=""):
     """The distance of two trainings, relative to the way of the second."""
-    way = (found[f"{other}{when}"] - found[f"{other} start"]).norm()
+    start = found["start"] if "start" in found else found[f"{other} start"]
+    way = (found[f"{other}{when}"] - start).norm()
     return float((found[f"{one}{when}"] - found[f"{other}{when}"]).norm() / way)
 
 
@@ -133,13 +134,31 @@ def test_messages_are_the_shards_of_others(two, four, size):
 
 
 @pytest.mark.parametrize("size", [2, 4])
-def test_layers_of_tensor_parallelism_are_left_alone(two, four, size):
-    """The others train as without it: on two ranks as whole weights, on four in two groups, over which they are sharded."""
-    for found in (rank["tensor parallelism"] for rank in (two if size == 2 else four)):
-        assert sorted(found["reasons"]) == ["blocks.0.down", "blocks.0.up", "blocks.1.down", "blocks.1.up"]
+def test_layers_of_tensor_parallelism_train_as_whole_ones(two, four, size):
+    """On two ranks, and on four in two groups over which they are sharded, as in one process with all samples. If a
+    sample counted once for each rank of its group, statistics would be twice as large, or the damping half."""
+    ranks = [rank["tensor parallelism"] for rank in (two if size == 2 else four)]
+    for found in (rank[kind] for rank in ranks for kind in rank):
+        assert apart(found, "weights", "plain") <= 1e-12
+    assert apart(ranks[0]["transformer"], "twice", "plain") > 1e-4
+    left = {kind: found["reasons"] for kind, found in ranks[0].items()}
+    assert {kind: sorted(reasons) for kind, reasons in left.items()} == {
+        kind: ["norm"] if kind == "positions" else ["places", "table"] for kind in left}
+    for found in ranks[0].values():
         assert all(text.startswith("tensor parallelism shards its weight") for text in found["reasons"].values())
         assert "tensor parallelism shards its weight" in found["summary"]
-        assert float((found["with"] - found["without"]).norm()) <= 1e-12 * float(found["without"].norm())
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_messages_of_tensor_parallelism(two, four, size):
+    """The owner gets what it does not have of a gradient once, also where several ranks have it, and gives every other
+    rank its part of the direction."""
+    found = [rank["tensor parallelism"]["transformer"] for rank in (two if size == 2 else four)]
+    moved = 0
+    for parts in zip(*(one["parts"] for one in found)):
+        (count, _, owner), own = parts[0], [part for _, part, _ in parts]
+        moved += count - own[owner] + sum(own) - own[owner]
+    assert sum(one["sent"] for one in found) == 8 * moved
 
 
 def test_uses_that_are_not_recorded_are_found(two):

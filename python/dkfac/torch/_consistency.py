@@ -16,12 +16,11 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 from torch.utils.hooks import RemovableHandle
 
-from . import _capture, _graph, _sums
+from . import _capture, _graph, _sharded, _sums
 from ._distributed import summed
 from ._gradients import any_nonzero
 from ._layers import Layer
 from ._passes import Use
-from ._sharded import is_sharded
 from ._scales import Samples, dense
 from ._setup import Setup
 
@@ -54,7 +53,7 @@ class Consistency:
     def __init__(self, layers: Sequence[Layer]) -> None:
         self.layers = layers
         self.owners = {id(p): layer for layer in layers for p in layer.parameters()}
-        self.samples = Samples([layer for layer in layers if not is_sharded(layer.weight)])
+        self.samples = Samples([layer for layer in layers if not _sharded.is_sharded(layer.weight)])
         self.turn = 0         # Steps with statistics before this one.
         self.told: set[object] = set()  # Layers, and "scale".
         self.scale = 1.0
@@ -135,14 +134,15 @@ class Consistency:
         """A use is recorded."""
         if self.active:
             _graph.mark(out, inputs, id(self))
-            if is_sharded(layer.weight):
+            if _sharded.is_sharded(layer.weight):
                 self._watch_whole(layer)
 
     def _watch_whole(self, layer: Layer) -> None:
         """The gradients of a pass are those of the whole parameters that fully_shard() gives a module."""
         for parameter, place in ((layer.weight, layer.place), (layer.bias, layer.bias_place)):
             whole = place.now()
-            if whole is not None and parameter is not None and whole.requires_grad and id(whole) not in self.whole:
+            if (whole is not None and parameter is not None and whole is not parameter and whole.requires_grad
+                    and id(whole) not in self.whole):
                 self.whole[id(whole)] = whole, id(parameter)
                 handle = whole.register_hook(functools.partial(_capture.Hook(self, "_compare"), id(parameter)))
                 run_first(whole, handle)
@@ -199,7 +199,7 @@ class Consistency:
             return
         found = self.owners[key] in self.found
         if found or (one is not None and self.traced and not self.mixed and key not in self.penalised):
-            compared = _sums.Comparison(grad, one)
+            compared = _sums.Comparison(_sharded.whole(grad), one)
             if found or compared.differs():
                 self.compared[key] = compared
 

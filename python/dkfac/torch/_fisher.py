@@ -138,8 +138,8 @@ def _vectors_of(recorder: Recorder, one: Pass, outputs: Outputs, loss: Loss, arg
     if isinstance(outputs, tuple):
         raise InvalidArgument(f"[fisher_backward] there are {len(outputs)} outputs, and loss={loss!r} is of one "
                               "tensor; pass a function as loss")
-    setup, comm = recorder.setup, recorder.setup.comm
-    before = len(recorder.count.seen) * comm.size + comm.rank  # Batches of this step.
+    setup, (place, places) = recorder.setup, recorder.setup.data
+    before = len(recorder.count.seen) * places + place  # Batches of this step.
     batch = _gauss_newton.Batch(one.batch, before * one.batch, 0 if callable(setup.batch_dim) else setup.batch_dim)
     if arguments.reduction is None:
         arguments = arguments._replace(reduction=setup.loss_reduction)

@@ -61,7 +61,8 @@ class ModelPreconditioner(Joins, Sampled, Settable):
         _sharded.refuse_comm(model, comm.rank, comm.size)
         if device.type == "cuda":
             comm = comm.on_device(device_struct(device))
-        setup = Setup(model, comm, device, accumulation_steps, loss_reduction, grad_scaler, batch_dim, scaling, fisher)
+        setup = Setup(model, comm, device, accumulation_steps, loss_reduction, grad_scaler, batch_dim, scaling, fisher,
+                      _sharded.data_place(model, comm.rank, comm.size))
         for wire in ("operand", "statistics_wire"):
             if wire in options:
                 options[wire] = _checks.number_of(options[wire], wire)

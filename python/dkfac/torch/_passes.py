@@ -11,6 +11,7 @@ from .._library import Error
 from ._batch import Candidate, choose
 from ._experts import ExpertsLayer
 from ._layers import Layer, LinearLayer, Moments, Rows
+from ._sharded import is_sharded, local, whole
 
 if TYPE_CHECKING:
     from ._tangents import ModelPasses
@@ -39,10 +40,18 @@ class Use:
     def __init__(self, layer: Layer, x: torch.Tensor, made_in: Pass, duplicate: bool) -> None:
         self.layer, self.made_in = layer, made_in
         self.x: torch.Tensor | None = x.detach()
-        self.version = x._version
+        self.version = local(x)._version
         self.moments: Moments | None = None  # Of the input of a normalisation.
         self.arrived = False        # The gradient has.
         self.duplicate = duplicate  # A second run of a checkpointed function, whose output has no backward pass.
+
+    def gather(self, grad: torch.Tensor) -> torch.Tensor:
+        """Returns the whole gradient of the output, and keeps the whole input, where ranks of tensor parallelism have
+        parts of them; collective over these."""
+        if self.x is not None and is_sharded(self.x) and not self.changed():
+            self.x = whole(self.x)
+            self.version = self.x._version
+        return whole(grad)
 
     def arrive(self, grad: torch.Tensor) -> torch.Tensor:
         """The gradient of the output has come. Returns the part of it that counts, and keeps that of the input."""
@@ -58,7 +67,7 @@ class Use:
 
     def changed(self) -> bool:
         """Its input was changed in place."""
-        return self.x is None or self.x._version != self.version
+        return self.x is None or local(self.x)._version != self.version
 
     def refuse_changed(self) -> None:
         if self.changed():
@@ -188,6 +197,8 @@ def _part(one: Pass, layer: Layer, weight: torch.Tensor, first: bool) -> Layer |
         return "a view of its weight is used" if rows is None else layer.parts[rows]
     base, width = layer.place.now(), layer.weight.shape[-1]
     assert base is not None
+    if is_sharded(base):
+        return "a view of its weight is used"
     start = int(weight.storage_offset()) - int(base.storage_offset())
     if (type(layer) is not LinearLayer or weight.dim() != 2 or weight.shape[1] != width
             or not weight.is_contiguous() or start % width != 0):

@@ -224,10 +224,11 @@ class Recorder:
         if grad is None or self.passes.paused or not self.attached:
             return
         if self.sampling is not None:
-            return self.sampling.arrived(use, grad)
+            return self.sampling.arrived(use, use.gather(grad))
         if self.passes.derives():
             self.uncaught.caught(layer)
             return self.consistency.derive()
+        grad = use.gather(grad)
         if not layer.curved:
             return self.consistency.arrived(use, grad)
         if use.duplicate and not use.arrived and self.consistency.note(layer, _messages.AGAIN):
@@ -239,9 +240,7 @@ class Recorder:
         _fisher.refuse_unsampled(self, use)
         grad = use.arrive(grad.detach() if grad.requires_grad else grad)
         self.consistency.arrived(use, grad)
-        if self.setup.sampled:
-            return use.release()
-        self.take(use, grad)
+        return use.release() if self.setup.sampled else self.take(use, grad)
 
     def take(self, use: Use, grad: torch.Tensor) -> None:
         """A use has all that makes its record."""

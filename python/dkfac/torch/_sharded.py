@@ -33,6 +33,15 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
         return sharded.to_local()
 
 
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    """All of a tensor of which ranks of tensor parallelism have parts, or terms; collective over them."""
+    if not is_sharded(tensor):
+        return tensor
+    parted: Any = tensor
+    with torch.no_grad():
+        return parted.full_tensor()
+
+
 def _is_root(module: nn.Module) -> bool:
     """Whether fully_shard() was given the module."""
     return any(kind.__name__ == "FSDPModule" for kind in type(module).__mro__)
@@ -64,18 +73,42 @@ def parameters_of(module: nn.Module) -> dict[str, nn.Parameter]:
     return {**own, **_kept.get(module, {})} if module in _kept else own
 
 
-def reason(parameters: Collection[nn.Parameter], by_fsdp: bool) -> str | None:
-    """Why a layer with these parameters has no curvature; None if it may have."""
+def _of_fsdp(parameter: Any, by_fsdp: bool) -> int:
+    """How many dimensions of its mesh are those of fully_shard(), the first ones; HSDP has two."""
+    return 1 + (type(parameter.placements[0]).__name__ == "Replicate") if by_fsdp else 0
+
+
+def data_place(model: nn.Module, rank: int, size: int) -> tuple[int, int]:
+    """Which part of the samples of all ranks this rank has, and how many parts there are: the ranks of one group of
+    tensor parallelism have the same. Collective where there are such groups."""
+    gathered = managed(model)
+    for module in model.modules():
+        for p in filter(is_sharded, parameters_of(module).values()):
+            sharded: Any = p
+            dims = _of_fsdp(p, module in gathered)
+            if sharded.device_mesh.ndim > dims:
+                own = sharded.device_mesh.mesh[tuple(sharded.device_mesh.get_coordinate()[:dims])]
+                firsts: list[Any] = [None] * size
+                dist.all_gather_object(firsts, int(own.min()))
+                return sorted(set(firsts)).index(firsts[rank]), len(set(firsts))
+    return rank, size
+
+
+def reason(parameters: Collection[nn.Parameter], by_fsdp: bool, gathered: bool) -> str | None:
+    """Why a layer with these parameters has no curvature; None if it may have. `gathered`: where tensor parallelism
+    divides it, its records are."""
     for p in parameters:
         if not is_sharded(p):
             continue
         sharded: Any = p
-        kinds = [(type(one).__name__, getattr(one, "dim", 0)) for one in sharded.placements]
-        if by_fsdp and kinds in ([("Shard", 0)], [("Replicate", 0), ("Shard", 0)]):
-            continue
-        if by_fsdp and len(kinds) == 1:
-            return f"fully_shard() shards its dimension {kinds[0][1]}; only shards of dimension 0 are gathered"
-        return "tensor parallelism shards its weight, or keeps it as a DTensor: no rank computes the whole layer"
+        kinds = [type(one).__name__ for one in sharded.placements]
+        dims = {getattr(one, "dim", 0) for one in sharded.placements}
+        alone = len(kinds) == _of_fsdp(p, by_fsdp)
+        if alone and dims != {0}:
+            return f"fully_shard() shards its dimension {max(dims)}; only shards of dimension 0 are gathered"
+        if not alone and not (gathered and "Partial" not in kinds and dims <= {0, 1}):
+            return ("tensor parallelism shards its weight, or keeps it as a DTensor: of such layers only Linear, whose "
+                    "weight is in shards of rows or columns, has its inputs and gradients gathered")
     return None
 
 

@@ -1,5 +1,5 @@
-"""Gradients of which each rank has some rows (fully_shard): the workers of a layer get all of them before a step, and
-give every rank its rows of the direction after it.
+"""Gradients of which each rank has a part (fully_shard, tensor parallelism): the workers of a layer get all of them
+before a step, and give every rank its part of the direction after it.
 
 Both ways are one all-to-all for each bucket of layers, over all ranks. What a rank gets is the gradients of the layers
 that it works on, and never those of the model; the library leaves the directions of the others alone."""
@@ -11,15 +11,14 @@ from typing import Any, NamedTuple, Optional
 import torch
 import torch.distributed as dist
 
-from .._library import InvalidArgument
 from .._preconditioner import Preconditioner
+from ._boxes import Box, Holding, common, holding
 from ._distributed import meeting_place
 from ._layers import Layer
 from ._setup import Setup
 from ._sharded import is_sharded, local
 
-Span = tuple[int, int]  # First element of a parameter, in the order of its rows, and the one after the last.
-_Piece = tuple[int, Span]  # Some elements of a unit, by its number.
+_Piece = tuple[int, Box]  # Some elements of a unit, by its number.
 _View = Callable[[_Piece], Optional[torch.Tensor]]
 
 
@@ -28,14 +27,14 @@ class Unit(NamedTuple):
 
     layer: Layer
     parameter: torch.nn.Parameter
-    span: Span
+    box: Box
     dtype: torch.dtype
     owner: int
     workers: list[int]
 
-    @property
-    def size(self) -> int:
-        return self.span[1] - self.span[0]
+    def divided(self, box: Box) -> bool:
+        """Whether a part of it has some of its columns alone, and is no vector."""
+        return box.width < self.box.width
 
 
 class _Plan(NamedTuple):
@@ -49,31 +48,6 @@ class _Plan(NamedTuple):
     dtype: torch.dtype
 
 
-class Holding(NamedTuple):
-    """What a rank has of a parameter, and the ranks that have all of it together."""
-
-    span: Span
-    group: tuple[int, ...]
-
-
-def _common(one: Span, other: Span) -> Span:
-    first, end = max(one[0], other[0]), min(one[1], other[1])
-    return first, max(first, end)
-
-
-def _holding(parameter: Any) -> Holding:
-    """Of this rank; fully_shard() divides rows as torch.chunk() does."""
-    mesh, dim = parameter.device_mesh, len(parameter.placements) - 1
-    rows, ranks = parameter.shape[0], mesh.size(dim)
-    width = parameter.numel() // max(1, rows)
-    chunk, mine = -(-rows // ranks), mesh.get_local_rank(dim)
-    span = min(mine * chunk, rows) * width, min((mine + 1) * chunk, rows) * width
-    if local(parameter).numel() != span[1] - span[0]:
-        raise InvalidArgument("[dkfac] a parameter has other rows on this rank than fully_shard() gives it; attach "
-                              "after fully_shard()")
-    return Holding(span, tuple(dist.get_process_group_ranks(mesh.get_group(dim))))
-
-
 def _units(library: Preconditioner, layers: Sequence[Layer], ranks: int, workers: int) -> list[Unit]:
     units = []
     for layer in layers:
@@ -83,12 +57,20 @@ def _units(library: Preconditioner, layers: Sequence[Layer], ranks: int, workers
         columns = ranks // workers
         theirs = [rank for rank in range(ranks) if rank % columns == owner % columns]
         for parameter in layer.parameters():
-            count = parameter.numel()
-            width = count // max(1, parameter.shape[0])
-            span = (0, count) if layer.rows is None else (layer.rows[0] * width, layer.rows[1] * width)
+            rows = (0, parameter.shape[0]) if layer.rows is None else layer.rows
+            box = Box(*rows, 0, parameter.numel() // max(1, parameter.shape[0]))
             dtype = parameter.dtype if parameter.dtype == torch.float64 else torch.float32
-            units.append(Unit(layer, parameter, span, dtype, owner, theirs))
+            units.append(Unit(layer, parameter, box, dtype, owner, theirs))
     return units
+
+
+class _Tile(NamedTuple):
+    """A piece of a unit of this rank in the memory of all of them: a vector, or a matrix."""
+
+    piece: _Piece
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    start: int
 
 
 class Shards:
@@ -104,7 +86,7 @@ class Shards:
                          if self._rank in unit.workers}
         self._own = {layer for layer, _ in self._numbers}
         self._rows: dict[int, torch.Tensor | None] = {}  # Of the gradients in this step, in the order of the unit.
-        mine = [_holding(unit.parameter) for unit in self._units]
+        mine = [holding(unit.parameter) for unit in self._units]
         told: list[Any] = [None] * self._ranks
         dist.all_gather_object(told, mine)
         self._holdings: list[list[Holding]] = told  # [rank][unit]
@@ -122,7 +104,7 @@ class Shards:
         room, dtype = 0, None
         for number in sorted(range(len(self._units)), key=lambda n: str(self._units[n].dtype)):
             unit = self._units[number]
-            size = unit.size * torch.finfo(unit.dtype).bits // 8
+            size = unit.box.size * torch.finfo(unit.dtype).bits // 8
             if not buckets or size > room or unit.dtype != dtype:
                 buckets.append([])
                 room, dtype = limit, unit.dtype
@@ -130,13 +112,19 @@ class Shards:
             room -= size
         return buckets
 
-    def _divided(self) -> dict[torch.dtype, list[_Piece]]:
-        """The units of this rank, one after another, each by the ranks that have its rows."""
-        found: dict[torch.dtype, list[_Piece]] = {}
+    def _divided(self) -> dict[torch.dtype, list[_Tile]]:
+        """The units of this rank, one after another, each by the ranks that have parts of it."""
+        found: dict[torch.dtype, list[_Tile]] = {}
+        starts: dict[torch.dtype, int] = {}
         for number in self._numbers.values():
             unit = self._units[number]
-            spans = {_common(unit.span, held[number].span) for held in self._holdings}
-            found.setdefault(unit.dtype, []).extend((number, span) for span in sorted(spans) if span[1] > span[0])
+            start, width = starts.get(unit.dtype, 0), unit.box.width
+            starts[unit.dtype] = start + unit.box.size
+            for box in {common(unit.box, held[number].box) for held in self._holdings}:
+                first = start + (box.top - unit.box.top) * width + box.left
+                shape, strides = ((box.height, box.width), (width, 1)) if unit.divided(box) else ((box.size,), (1,))
+                if box.size:
+                    found.setdefault(unit.dtype, []).append(_Tile((number, box), shape, strides, first))
         return found
 
     def passes(self, layer: Layer) -> bool:
@@ -153,16 +141,15 @@ class Shards:
         self.release()
         self.sent = self.held = 0
         for dtype, tiles in self._tiles.items():
-            units = list(dict.fromkeys(number for number, _ in tiles))
-            sizes = [self._units[number].size for number in units]
+            units = [number for number in self._numbers.values() if self._units[number].dtype == dtype]
+            sizes = [self._units[number].box.size for number in units]
             memory = torch.empty(sum(sizes), dtype=dtype, device=self._device)
             self._whole.update(zip(units, memory.split(sizes)))
-            self._parts.update(zip(tiles, _split(memory, tiles)))
+            self._parts.update((one.piece, memory.as_strided(one.shape, one.strides, one.start)) for one in tiles)
             self.held += memory.numel() * memory.element_size()
         self._kept = self.held
         with torch.no_grad():
-            self._rows = {number: None if unit.parameter.grad is None else local(unit.parameter.grad).view(-1)
-                          for number, unit in enumerate(self._units)}
+            self._rows = {number: _own(unit.parameter) for number, unit in enumerate(self._units)}
             for plan in self._there:
                 self._exchange(plan, self._of_rank, self._of_worker)
 
@@ -179,14 +166,14 @@ class Shards:
     # --- messages -----------------------------------------------------------------------------------------------------
 
     def _pieces(self, bucket: Sequence[int], sender: int, receiver: int, back: bool) -> list[_Piece]:
-        """Those of a message. A worker gets rows from its own group, where there are several;
+        """Those of a message. A worker gets parts from its own group, where there are several;
         the owner gives all ranks theirs."""
         found = []
         for number in bucket:
             unit, group = self._units[number], self._holdings[receiver][number].group
             if sender == unit.owner if back else receiver in unit.workers and sender in group:
-                piece = _common(unit.span, self._holdings[receiver if back else sender][number].span)
-                if piece[1] > piece[0]:
+                piece = common(unit.box, self._holdings[receiver if back else sender][number].box)
+                if piece.size:
                     found.append((number, piece))
         return found
 
@@ -195,9 +182,20 @@ class Shards:
 
     def _of_rank(self, piece: _Piece) -> torch.Tensor | None:
         """Of the gradient of the parameter; None where it has none, which is one of zeros."""
-        number, (first, end) = piece
-        rows, span = self._rows[number], self._holdings[self._rank][number].span
-        return rows if rows is None or piece[1] == span else rows[first - span[0]:end - span[0]]
+        number, box = piece
+        rows, mine = self._rows[number], self._holdings[self._rank][number].box
+        if rows is not None and box != mine:
+            first = (box.top - mine.top) * mine.width
+            rows = rows[first:first + box.size]
+        return rows if rows is None else self._shaped(piece, rows)
+
+    def _shaped(self, piece: _Piece, vector: torch.Tensor) -> torch.Tensor:
+        """As the piece is in the memory of a worker."""
+        number, box = piece
+        return vector.view(box.height, box.width) if self._units[number].divided(box) else vector
+
+    def _parted(self, message: torch.Tensor, pieces: Sequence[_Piece]) -> list[torch.Tensor]:
+        return list(map(self._shaped, pieces, message.split([box.size for _, box in pieces])))
 
     def _plan(self, bucket: Sequence[int], back: bool) -> _Plan:
         ranks = range(self._ranks)
@@ -205,22 +203,30 @@ class Shards:
         got = [self._pieces(bucket, rank, self._rank, back) for rank in ranks]
         kept = sent[self._rank]
         sent[self._rank] = got[self._rank] = []
-        sizes = [[sum(end - first for _, (first, end) in pieces) for pieces in each] for each in (sent, got)]
+        sizes = [[sum(box.size for _, box in pieces) for pieces in each] for each in (sent, got)]
         return _Plan([one for each in sent for one in each], [one for each in got for one in each], kept, sizes[0],
                      sizes[1], self._units[bucket[0]].dtype)
 
     def _exchange(self, plan: _Plan, read: _View, write: _View) -> None:
         message = torch.empty(sum(plan.sizes_sent), dtype=plan.dtype, device=self._place)
         answer = torch.empty(sum(plan.sizes_got), dtype=plan.dtype, device=self._place)
-        _copy(map(read, plan.sent + plan.kept), (*_split(message, plan.sent), *map(write, plan.kept)))
+        _copy(map(read, plan.sent + plan.kept), (*self._parted(message, plan.sent), *map(write, plan.kept)))
         dist.all_to_all_single(answer, message, plan.sizes_got, plan.sizes_sent)
-        _copy(_split(answer, plan.got), map(write, plan.got))
+        _copy(self._parted(answer, plan.got), map(write, plan.got))
         self.sent += message.numel() * message.element_size()
         self.held = max(self.held, self._kept + (message.numel() + answer.numel()) * message.element_size())
 
 
-def _split(buffer: torch.Tensor, pieces: Sequence[_Piece]) -> Sequence[torch.Tensor]:
-    return buffer.split([end - first for _, (first, end) in pieces])
+def _own(parameter: torch.nn.Parameter) -> torch.Tensor | None:
+    """What this rank has of a gradient, as a vector. Where its ranks have terms of it (Partial), or others parts of it
+    than of the parameter, it becomes like that first; collective over them."""
+    grad: Any = parameter.grad
+    if grad is None:
+        return None
+    placements = parameter.placements  # type: ignore[attr-defined]
+    if grad.placements != placements:
+        parameter.grad = grad = grad.redistribute(placements=placements)
+    return local(grad).view(-1)
 
 
 def _copy(values: Iterable[torch.Tensor | None], places: Iterable[torch.Tensor | None]) -> None:

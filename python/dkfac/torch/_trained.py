@@ -9,7 +9,7 @@ from torch import nn
 
 from .._library import Error, InvalidArgument
 from . import _capture, _checks, _sharded
-from ._layers import Layer
+from ._layers import Layer, LinearLayer
 from ._vectors import VectorLayer, apart, refuse
 
 Owned = Callable[[], dict[int, nn.Parameter]]
@@ -69,7 +69,8 @@ class ModelLayers:
         for layer in layers:
             layer.second = self._second
             if layer.reason is None:
-                layer.reason = _sharded.reason(layer.parameters(), layer.module in gathered)
+                layer.reason = _sharded.reason(layer.parameters(), layer.module in gathered,
+                                               type(layer) is LinearLayer)
             if layer.reason is None and isinstance(layer, VectorLayer):
                 layer.reason = refuse(layer, self._full)
             if owned is not None and layer.reason is None and not owned.keys() >= set(map(id, layer.parameters())):
