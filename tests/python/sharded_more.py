@@ -9,7 +9,8 @@ from torch.distributed import checkpoint
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module
+from torch.distributed.tensor.parallel import (ColwiseParallel, RowwiseParallel, SequenceParallel, loss_parallel,
+                                               parallelize_module)
 
 import dkfac.torch as dkfac
 
@@ -45,8 +46,16 @@ def positions(model):
             "head": ColwiseParallel(input_layouts=Shard(1), output_layouts=Replicate())}
 
 
+def classes(model):
+    """Each rank has some of the classes of the loss. Inputs of `norm` and `head` are sums over the ranks that run
+    still."""
+    return {"embed": RowwiseParallel(input_layouts=Replicate()), "up": ColwiseParallel(), "down": RowwiseParallel(),
+            "head": ColwiseParallel(use_local_output=False)}
+
+
 # A model, its plan, and the layers that are left alone.
-PLANS = {"transformer": (Transformer, blocks, ["table", "places"]), "positions": (Sequence, positions, ["norm"])}
+PLANS = {"transformer": (Transformer, blocks, ["table", "places"]), "positions": (Sequence, positions, ["norm"]),
+         "classes": (Sequence, classes, [])}
 
 
 def compared(rank, groups, kind):
@@ -91,14 +100,18 @@ def trained(model, kind, mine, spoilt, steps=3, **options):
                         fisher="monte_carlo" if drawn else "empirical")
     draw = torch.Generator().manual_seed(1)
     for step in range(steps):
-        x = (torch.randn(8, 6, 6, generator=draw, dtype=torch.float64) if kind == "positions" else
+        real = kind in ("positions", "classes")
+        x = (torch.randn(8, 6, 6, generator=draw, dtype=torch.float64) if real else
              torch.randint(17, (8, 6), generator=draw))
         optimizer.zero_grad()
         out = model(x[mine])
         if drawn:
             kfac.fisher_backward(out, "softmax", class_dim=-1)
-        loss = out.square().mean() if kind == "positions" else F.cross_entropy(out.flatten(0, 1), x[mine].flatten())
-        loss.backward()
+        labels = x[mine].argmin(-1) % 5 if real else x[mine]
+        with loss_parallel():
+            loss = (out.square().mean() if kind == "positions" else
+                    F.cross_entropy(out.flatten(0, 1), labels.flatten()))
+            loss.backward()
         if kind == "positions" and getattr(model.down.bias.grad, "placements", None) == (Replicate(),):
             half = model.down.bias.grad.to_local() / 2  # Each rank has a term of it.
             model.down.bias.grad = DTensor.from_local(half, model.down.bias.device_mesh, [Partial()])

@@ -48,7 +48,7 @@ class Use:
     def gather(self, grad: torch.Tensor) -> torch.Tensor:
         """Returns the whole gradient of the output, and keeps the whole input, where ranks of tensor parallelism have
         parts of them; collective over these."""
-        if self.x is not None and is_sharded(self.x) and not self.changed():
+        if self.x is not None and not self.changed():
             self.x = whole(self.x)
             self.version = self.x._version
         return whole(grad)

@@ -34,12 +34,13 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:
-    """All of a tensor of which ranks of tensor parallelism have parts, or terms; collective over them."""
-    if not is_sharded(tensor):
-        return tensor
-    parted: Any = tensor
+    """All of a tensor of which ranks of tensor parallelism have parts, or terms, once it is there; collective over
+    them."""
+    found: Any = tensor
     with torch.no_grad():
-        return parted.full_tensor()
+        if is_sharded(tensor):
+            found = found.full_tensor()
+        return found.wait() if hasattr(found, "wait") else found  # Of a collective that runs still.
 
 
 def _is_root(module: nn.Module) -> bool:
