@@ -54,6 +54,10 @@ constexpr std::pair<const char*, const char*> kExamples[] = {
   dkfac info config                     all configuration keys with defaults and ranges
   dkfac info configs/lenet-kfac.toml    what would run, and which rank would own which layer
   dkfac info resnet50 --batch 32        operations and memory of a model)"},
+    {"plan", R"(
+  dkfac plan resnet50 --ranks 1024 --device h100   seconds of a step by optimizer: estimates
+  dkfac plan configs/imagenet/kfac-16k.toml --ranks 512 --device v100 --scaling --json plan.json
+  dkfac plan resnet50 --ranks 64 --recommend 0.05   K-FAC at 5 % more than SGD)"},
 };
 
 constexpr const char* kFooter = R"(
@@ -113,6 +117,7 @@ int run_parsed(const CLI::App& app, Parsed& parsed, const std::string& line,
   if (app.got_subcommand("eval")) return dkfac::app::run(parsed.eval, terminal);
   if (app.got_subcommand("predict")) return dkfac::app::run(parsed.predict, terminal);
   if (app.got_subcommand("ckpt")) return dkfac::app::run(parsed.ckpt, terminal);
+  if (app.got_subcommand("plan")) return dkfac::app::run(parsed.plan, terminal);
   return dkfac::app::run(parsed.info, terminal);
 }
 

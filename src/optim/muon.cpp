@@ -6,6 +6,7 @@
 
 #include "optim/adamw_moments.h"
 #include "optim/first_order.h"
+#include "optim/shared/muon_work.h"
 
 namespace dkfac::optim {
 namespace {
@@ -66,9 +67,7 @@ struct Muon {
   }
 
   static double matrix_flops(std::int64_t rows, std::int64_t columns) {
-    const auto width = static_cast<double>(std::min(rows, columns));
-    const auto length = static_cast<double>(std::max(rows, columns));
-    return NewtonSchulz{}.iterations * width * width * (3 * length + width);
+    return newton_schulz_flops(rows, columns);
   }
   void add_matrix(Context& ctx, OwnedMatrix matrix) {
     Tensor velocity = Tensor::zeros(ctx, matrix.weight.shape(), matrix.weight.dtype());

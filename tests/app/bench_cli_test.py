@@ -119,6 +119,37 @@ class Info(Folder):
                 self.expect_error(self.dkfac("info", *topic, *option), 64, option[0], what)
 
 
+class Plan(Folder):
+    def test_of_a_model(self):
+        done = self.dkfac("plan", "resnet50", "--ranks", 64, "--recommend", 0.5, "--json", "plan.json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        plan = json.loads((self.dir / "plan.json").read_text())
+        names = [row["name"] for row in plan["strategies"]]
+        for name in ("sgd", "lars", "adamw", "muon", "kfac 1/1", "kfac 20/100", "kfac adaptive"):
+            self.assertIn(name, names)
+            self.assertIn(f"\n{name} ", done.stdout)
+        for row in plan["strategies"]:
+            self.assertAlmostEqual(sum(row["phases"].values()), row["seconds"], delta=1e-9)
+            self.assertLess(0, row["memory_bytes"])
+        self.assertIn("estimates", done.stdout)
+        self.assertLessEqual(plan["advice"]["forecast"]["to_sgd"], 1.5)
+
+    def test_of_a_file_on_many_ranks(self):
+        done = self.dkfac("plan", self.config, "--ranks", 2, "--tflops", 0.05, "--scaling", "--json", "-")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        plan = json.loads(done.stdout)
+        self.assertGreater(plan["steps"], 0)
+        self.assertEqual([at["ranks"] for at in plan["scaling"]], [2**k for k in range(13)])
+
+    def test_what_is_refused(self):
+        for arguments, parts in ((["nonet"], ["nonet", "resnet50"]),
+                                 (["resnet20", "--device", "abacus"], ["abacus", "h100"]),
+                                 (["resnet20", "--set", "lr.lr=1"], ["--set"]),
+                                 ([self.config, "--batch", 7], ["--batch"])):
+            with self.subTest(arguments=arguments):
+                self.expect_error(self.dkfac("plan", *arguments), 64, *parts)
+
+
 class Outputs(Folder):
     def test_compare_as_json_and_markdown(self):
         sgd = self.write("plain.toml", SYNTHETIC.format(model="mlp", optimizer="sgd"))

@@ -44,7 +44,7 @@ WORDS = [  # (expression, replacement, expression of the paths it holds for)
     (r"\b(?:interval|drift)_bn\b", "interval_norm, drift_norm", ""),
     (r"\b[Vv]ot(?:e|es|ed|ing)\b", "agreement on a step", r"^(src|include)/"),
     (r"\b(?:Element|Column)Slots\b|\bkSlots\b|\bslot_stride\b", "state, ColumnShares; a slot is of a reduction", ""),
-    (r"\b[Ss]lots?\b", "buffer, state, share; a slot is of a reduction", r"^src/(core|data|nn|app)/"),
+    (r"(?<!comm::)\b[Ss]lots?\b", "buffer, state, share; a slot is of a reduction", r"^src/(core|data|nn|app)/"),
     (r"\b(?:Device|Resident|Streamed|Gradient)Source\b|\bDeviceLoader::Source\b", "Producer, Reader", ""),
     (r"\bRecord(?:Reader|Writer)\b|\bRecorded\b", "FieldReader, FieldWriter, CapturedGraph", r"^src/(data|core)/"),
     (r"\b[Rr]ecordings?\b|\bunrecorded\b", "capture of device work; eager", r"^src/(core|nn)/"),

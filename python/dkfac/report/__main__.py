@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import pathlib
 import sys
 from collections.abc import Sequence
@@ -14,9 +15,11 @@ LIBRARIES = "(Debian: python3-matplotlib python3-jinja2; PyPI: matplotlib jinja2
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m dkfac.report",
-        description="Draws report.html and curves.svg of each run or comparison into its folder.")
+        description="Draws report.html and curves.svg of each run or comparison into its folder, and of the file of a "
+                    "plan the picture beside it.")
     parser.add_argument("runs", metavar="RUN", nargs="+", type=pathlib.Path,
-                        help="folder of 'dkfac train' or 'dkfac compare', or its comparison.json")
+                        help="folder of 'dkfac train' or 'dkfac compare', or its comparison.json; or the file of "
+                        "'dkfac plan --scaling --json'")
     parser.add_argument("--out", metavar="FILE", type=pathlib.Path,
                         help="of one RUN: write the page there instead (.html), or the curves (.svg)")
     options = parser.parse_args(arguments)
@@ -38,12 +41,33 @@ def write(comparison: Comparison, folder: pathlib.Path, out: pathlib.Path | None
     return files
 
 
+def write_plan(file: pathlib.Path, out: pathlib.Path | None) -> list[pathlib.Path]:
+    """Returns the picture of a plan, which is written beside it."""
+    from ._plan import load as load_plan
+    from ._plan import svg_of
+    picture = file.with_suffix(".svg") if out is None else out
+    if picture.suffix != ".svg":
+        raise BadComparison(f"--out {picture}: of a plan there is a picture, whose name ends in .svg")
+    picture.write_text(svg_of(load_plan(file)), encoding="utf-8")
+    return [picture]
+
+
+def is_plan(file: pathlib.Path) -> bool:
+    """Whether this is a file of `dkfac plan`."""
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(found, dict) and found.get("what") == "plan"
+
+
 def main(arguments: Sequence[str]) -> int:
     options = parse(arguments)
     for run in options.runs:
         file = run / "comparison.json" if run.is_dir() else run
         try:
-            files = write(load(file), file.parent, options.out)
+            files = (write_plan(file, options.out) if is_plan(file)
+                     else write(load(file), file.parent, options.out))
         except (BadComparison, OSError) as error:
             print(f"report: {error}", file=sys.stderr)
             return 1

@@ -123,8 +123,8 @@ void add_info(CLI::App& app, InfoCommand& command) {
   info->add_option("topic", command.topic, "'config', a model's name, or a TOML file");
   info->add_option(
           "--tflops", command.tflops,
-          "for a TOML file: TFLOP/s that all ranks together sustain, to predict the time of "
-          "forward and backward passes")
+          "for a TOML file: TFLOP/s that forward and backward of all ranks together sustain, to "
+          "predict the time of a run")
       ->check(above(0, 1e12));
   info->add_flag("--json", command.json, "for 'config': as JSON");
   info->add_flag("--toml", command.toml,
@@ -303,6 +303,7 @@ void add_commands(CLI::App& app, Parsed& parsed) {
   add_train(app, parsed.train);
   add_compare(app, parsed.compare);
   add_info(app, parsed.info);
+  add_plan(app, parsed.plan);
   add_data(app, parsed.data);
   add_eval(app, parsed.eval);
   add_predict(app, parsed.predict);

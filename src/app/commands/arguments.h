@@ -12,6 +12,7 @@ struct Parsed {
   TrainCommand train;
   CompareCommand compare;
   InfoCommand info;
+  PlanCommand plan;
   DataCommand data;
   EvalCommand eval;
   PredictCommand predict;
@@ -19,6 +20,8 @@ struct Parsed {
   BenchCommand bench;
 };
 
+/// Adds 'dkfac plan'.
+void add_plan(CLI::App& app, PlanCommand& command);
 /// Adds every command with its options, which parsing writes into `parsed`.
 void add_commands(CLI::App& app, Parsed& parsed);
 

@@ -13,6 +13,8 @@
 #include "dkfac/nn/model.h"
 
 #include "app/commands/model_info.h"
+#include "app/commands/planned_data.h"
+#include "app/commands/planned_step.h"
 #include "app/config/keys.h"
 #include "app/run/job.h"
 #include "app/run/memory_check.h"
@@ -97,33 +99,19 @@ void print_model(std::ostream& out, const InfoCommand& command) {
   out << describe_model(options, command.batch);
 }
 
-/// Returns the data, or a stand-in with the shape of ImageNet for missing photographs.
-std::shared_ptr<const data::DataSplits> data_or_stand_in(const Config& config, DataCache& cache,
-                                                         std::string& missing) {
-  try {
-    return cache.get(config);
-  } catch (const MissingInput& error) {
-    if (config.data.name != "image-folder") throw;
-    missing = error.what();
-  }
-  Config stand_in = config;
-  stand_in.data.name = "synthetic-photos";
-  stand_in.data.hold_out = 0;
-  stand_in.data.synthetic_train = 1281167;
-  stand_in.data.synthetic_test = 50000;
-  stand_in.data.synthetic_classes = 1000;
-  return cache.get(stand_in);
-}
-
 std::string plan_table(const InfoCommand& command, std::vector<PhasePlan>& plan) {
   const PhasePlan& first = plan.front();
   const auto model =
       nn::outline_model(model_options(first.phase.config, first.data->train, command.ranks));
   count_operations(*model, plan);
   if (command.tflops == 0) return phase_table(plan, command.ranks);
-  return phase_table(plan, command.ranks, command.tflops * 1e12) +
-         "time of passes: forward and backward alone, without K-FAC's statistics and inverses, "
-         "updates, communication,\nreading of data and evaluation; a run takes longer\n";
+  std::vector<double> seconds;
+  for (const PhasePlan& phase : plan)
+    seconds.push_back(static_cast<double>(phase.steps()) *
+                      step_seconds(phase, command.ranks, command.tflops * 1e12));
+  return phase_table(plan, command.ranks, seconds) +
+         "time: an estimate of the steps, with the rates and links of an H100 relative to its "
+         "passes ('dkfac plan' has others);\nwithout reading of data and evaluation\n";
 }
 
 void print_config(const Terminal& terminal, const InfoCommand& command) {

@@ -59,11 +59,33 @@ struct InfoCommand {
   std::int64_t batch = 1;                ///< Model: images of a training step.
   std::vector<std::int64_t> input = {};  ///< Model: height, width, channels; empty: its default.
   std::int64_t classes = 0;              ///< Model; 0: its default.
-  double tflops = 0;  ///< Sustained by all ranks together, to predict times of passes; 0: unknown.
+  double tflops = 0;  ///< Of the passes of all ranks together, to predict the time; 0: unknown.
   std::vector<std::string> set;
   int ranks = 1;
   bool json = false;  ///< "config": as JSON.
   bool toml = false;  ///< A file: only the whole configuration; reads no data.
+};
+
+/// Options of 'dkfac plan': predicted seconds of a step, by optimizer and strategy.
+struct PlanCommand {
+  std::string topic;                     ///< A model, or a configuration file.
+  std::vector<std::string> set = {};     ///< A file: "section.key=value"
+  std::int64_t batch = 32;               ///< Model: samples of a rank; a file has its own.
+  std::vector<std::int64_t> input = {};  ///< Model: as for InfoCommand.
+  std::int64_t classes = 0;
+  std::string precision = {};  ///< Model: f32, bf16, f16; empty: f16.
+  int ranks = 8;
+  int per_node = 0;  ///< Ranks of a node; 0: as the device is usually built.
+  std::string device = "h100";
+  double tflops = 0;  ///< Sustained by the passes of a rank; 0: not known.
+  /// GB/s in one direction and microseconds of a rank's links; empty: those of the device.
+  std::vector<double> inner = {}, outer = {};
+  std::string collectives = {};  ///< "nccl", "direct", "halving"; empty: as the device.
+  std::vector<int> intervals = {20, 100};
+  double refreshed = 0;   ///< Part of the statistics of a step of the adaptive rule; 0: published.
+  double recommend = 0;   ///< What K-FAC may add to a step, as a fraction of it; 0: no advice.
+  bool scaling = false;   ///< Also on 1, 2, 4, ... 4,096 ranks.
+  std::string json = {};  ///< File to write; "-": instead of the table.
 };
 
 /// Options of 'dkfac data': reads every file of a data set and describes it, or packs photographs
@@ -113,6 +135,7 @@ struct CkptCommand {
 [[nodiscard]] int run(const TrainCommand& command, const Terminal& terminal);
 [[nodiscard]] int run(const CompareCommand& command, const Terminal& terminal);
 [[nodiscard]] int run(const InfoCommand& command, const Terminal& terminal);
+[[nodiscard]] int run(const PlanCommand& command, const Terminal& terminal);
 [[nodiscard]] int run(const EvalCommand& command, const Terminal& terminal);
 [[nodiscard]] int run(const PredictCommand& command, const Terminal& terminal);
 [[nodiscard]] int run(const CkptCommand& command, const Terminal& terminal);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 
 #include <fmt/core.h>
 
@@ -81,7 +82,7 @@ std::string lines_of(const std::vector<Row>& rows) {
 }  // namespace
 
 std::string phase_table(const std::vector<PhasePlan>& plan, int ranks,
-                        std::optional<double> flops) {
+                        std::span<const double> seconds) {
   std::vector<Row> rows{{"phase", "epochs", "image", "batch", "per rank", "steps", "lr", "momentum",
                          "images", "operations"}};
   double images = 0, operations = 0;
@@ -95,11 +96,11 @@ std::string phase_table(const std::vector<PhasePlan>& plan, int ranks,
                     std::to_string(plan.back().phase.first_epoch + plan.back().phase.epochs - 1),
                     "", "", "", std::to_string(total_steps(plan)), "", "", count_text(images),
                     operations_text(operations)});
-  if (flops) {
-    rows.front().emplace_back("time of passes");
-    for (std::size_t i = 0; i < plan.size(); ++i)
-      rows[i + 1].push_back(time_text(operations_of(plan[i]) / *flops));
-    if (plan.size() > 1) rows.back().push_back(time_text(operations / *flops));
+  if (!seconds.empty()) {
+    rows.front().emplace_back("time");
+    for (std::size_t i = 0; i < plan.size(); ++i) rows[i + 1].push_back(time_text(seconds[i]));
+    if (plan.size() > 1)
+      rows.back().push_back(time_text(std::accumulate(seconds.begin(), seconds.end(), 0.0)));
   }
   return lines_of(rows);
 }

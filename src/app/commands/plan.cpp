@@ -1,0 +1,150 @@
+#include <algorithm>
+#include <numeric>
+
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
+#include "dkfac/comm/launch.h"
+#include "dkfac/core/error.h"
+
+#include "app/checkpoint/durable.h"
+#include "app/commands/model_info.h"
+#include "app/commands/planned_data.h"
+#include "app/commands/planned_step.h"
+#include "app/config/keys.h"
+#include "app/plan/output.h"
+#include "app/run/job.h"
+#include "app/run/run_one.h"
+#include "app/shared/commands.h"
+#include "app/shared/config.h"
+#include "app/training/phases.h"
+
+namespace dkfac::app {
+
+namespace {
+
+using planning::Cluster;
+
+constexpr int kMostScaled = 4096;
+
+/// What is planned: of a configuration the phase with the largest images.
+struct Workload {
+  planning::Network network;
+  kfac::CurvatureOptions curvature = {};
+  int micro_batches = 1;
+  double steps = 0;
+};
+
+Cluster cluster_of(const PlanCommand& command) {
+  Cluster c{.processor = planning::processor_of(command.device), .ranks = command.ranks};
+  c.processor.passes = 1e12 * command.tflops;
+  c.per_node = command.per_node > 0 ? command.per_node : c.processor.per_node;
+  const auto link = [](const std::vector<double>& given, planning::Link usual) {
+    return given.empty() ? usual : planning::Link{1e9 * given[0], 1e-6 * given[1]};
+  };
+  c.inner = link(command.inner, c.processor.inner);
+  c.outer = link(command.outer, c.processor.outer);
+  if (command.collectives == "direct") c.algorithm = planning::Algorithm::direct;
+  if (command.collectives == "halving") c.algorithm = planning::Algorithm::halving;
+  return c;
+}
+
+Workload model_workload(const PlanCommand& command) {
+  nn::ModelOptions options = usual_options(command.topic);
+  if (!command.input.empty())
+    options.input = {command.input[0], command.input[1], command.input[2]};
+  if (command.classes > 0) options.classes = command.classes;
+  const std::string precision = command.precision.empty() ? "f16" : command.precision;
+  if (precision != "f32") options.compute = precision == "f16" ? DType::f16 : DType::bf16;
+  Workload work{.network =
+                    planning::network_of(options, command.batch * command.ranks, command.batch)};
+  work.curvature.precondition_tf32 = true;
+  return work;
+}
+
+Workload file_workload(const PlanCommand& command, const Terminal& terminal) {
+  const Config whole = load_config(command.topic, command.set);
+  print_remarks(whole, 0, terminal);
+  DataCache cache;
+  std::string missing;
+  PhaseData sets;
+  for (const Phase& phase : phases_of(whole))
+    sets.push_back(data_or_stand_in(phase.config, cache, missing));
+  if (!missing.empty())
+    terminal.err << missing << "\nthe plan assumes as many images as ImageNet has\n";
+  const std::vector<PhasePlan> plan = plan_phases(whole, sets, command.ranks);
+  const auto largest = std::ranges::max_element(
+      plan, {}, [](const PhasePlan& phase) { return image_of(phase).numel(); });
+  const Config& config = largest->phase.config;
+  return {.network = network_of(*largest, command.ranks),
+          .curvature = optimizer_options(config).kfac.curvature,
+          .micro_batches = static_cast<int>(config.train.micro_batches),
+          .steps = static_cast<double>(total_steps(plan))};
+}
+
+bool is_file(const std::string& topic) {
+  return topic.ends_with(".toml") || topic.find('/') != std::string::npos;
+}
+
+void check_options(const PlanCommand& command) {
+  const PlanCommand unset;
+  const bool file = is_file(command.topic);
+  const auto models = nn::model_names();
+  DKFAC_CHECK(file || std::ranges::find(models, command.topic) != models.end(), "[plan] '",
+              command.topic, "' is neither a file ending in .toml nor a model (",
+              fmt::format("{}", fmt::join(models, ", ")), ")");
+  DKFAC_CHECK(file || command.set.empty(), "[plan] --set ", command.set.front(),
+              " is for a configuration; name its file");
+  DKFAC_CHECK(!file || (command.batch == unset.batch && command.input.empty() &&
+                        command.classes == 0 && command.precision.empty()),
+              "[plan] --batch, --input, --classes and --precision are for a model; a configuration "
+              "has its own, which --set changes");
+}
+
+void print_plan(const Terminal& terminal, const PlanCommand& command) {
+  check_options(command);
+  const Cluster cluster = cluster_of(command);
+  const Workload work =
+      is_file(command.topic) ? file_workload(command, terminal) : model_workload(command);
+  const planning::Intervals intervals{command.intervals[0], command.intervals[1]};
+  const double refreshed = command.refreshed > 0 ? command.refreshed : planning::kRefreshedPart;
+  const auto at = [&](int ranks) {
+    Cluster other = cluster;
+    other.ranks = ranks;
+    return planning::forecasts(
+        work.network, other,
+        planning::strategies(work.curvature, intervals, ranks, cluster.per_node, refreshed),
+        work.micro_batches);
+  };
+  planning::Result result{.network = work.network,
+                          .cluster = cluster,
+                          .forecasts = at(cluster.ranks),
+                          .micro_batches = work.micro_batches,
+                          .steps = work.steps};
+  for (int ranks = 1; command.scaling && ranks <= kMostScaled; ranks *= 2)
+    result.scaling.push_back({ranks, at(ranks)});
+  if (command.recommend > 0) {
+    result.budget = command.recommend;
+    result.advice = planning::recommend(work.network, cluster, work.curvature, command.recommend,
+                                        work.micro_batches);
+  }
+  if (command.json != "-") terminal.out << planning::text_of(result);
+  if (command.json == "-")
+    terminal.out << planning::json_of(result);
+  else if (!command.json.empty())
+    write_file(command.json, planning::json_of(result));
+}
+
+}  // namespace
+
+int run(const PlanCommand& command, const Terminal& terminal) {
+  const auto failure = attempt("plan", [&] {
+    if (comm::detect_launch().rank == 0) print_plan(terminal, command);
+  });
+  if (!failure) return 0;
+  terminal.out.flush();
+  terminal.err << error_line(*failure) << std::endl;
+  return static_cast<int>(failure->code);
+}
+
+}  // namespace dkfac::app

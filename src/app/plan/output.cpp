@@ -1,0 +1,183 @@
+#include "app/plan/output.h"
+
+#include <algorithm>
+
+#include <fmt/core.h>
+
+#include "app/record/number_text.h"
+#include "app/report/json.h"
+#include "core/shared/index.h"
+
+namespace dkfac::app::planning {
+
+namespace {
+
+constexpr double kMilli = 1e3, kPerMega = 1e-6, kPerGiga = 1e-9, kHour = 3600;
+
+using Row = std::vector<std::string>;
+
+std::string lines_of(const std::vector<Row>& rows) {
+  std::vector<std::size_t> widths(rows.front().size());
+  for (const Row& row : rows)
+    for (std::size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], row[c].size());
+  std::string out;
+  for (const Row& row : rows) {
+    std::string line = fmt::format("{:<{}}", row[0], widths[0]);
+    for (std::size_t c = 1; c < row.size(); ++c) line += fmt::format("  {:>{}}", row[c], widths[c]);
+    out += line + "\n";
+  }
+  return out + "\n";
+}
+
+std::string ms(double seconds) { return three_digits(kMilli * seconds); }
+
+std::string seconds_table(const Result& result) {
+  std::vector<Row> rows{{"ms of a step", "mean", "of sgd", "slowest"}};
+  for (std::size_t i = 0; i < kPhases; ++i)
+    rows.front().emplace_back(name_of(static_cast<Phase>(i)));
+  if (result.steps > 0) rows.front().emplace_back("hours");
+  for (const Forecast& f : result.forecasts) {
+    Row row{f.name, ms(f.seconds), fmt::format("{:.3f}", f.to_sgd), ms(f.slowest)};
+    for (const double phase : f.phases) row.push_back(ms(phase));
+    if (result.steps > 0) row.push_back(three_digits(result.steps * f.seconds / kHour));
+    rows.push_back(std::move(row));
+  }
+  return lines_of(rows);
+}
+
+std::string memory_text(double bytes, double of) {
+  return three_digits(kPerGiga * bytes) + (of > 0 && bytes > of ? " too much" : "");
+}
+
+std::string resources_table(const Result& result) {
+  std::vector<Row> rows{{"", "GB of a rank", "MB within node", "MB between", "ms of links",
+                         "work max/mean", "binds", "adds most"}};
+  for (const Forecast& f : result.forecasts)
+    rows.push_back({f.name, memory_text(f.memory, result.cluster.processor.memory),
+                    three_digits(kPerMega * f.sent.inner), three_digits(kPerMega * f.sent.outer),
+                    ms(f.links), fmt::format("{:.2f}", f.balance), f.binds,
+                    f.adds.empty() ? "-" : f.adds});
+  return lines_of(rows);
+}
+
+std::string scaling_table(const Result& result) {
+  if (result.scaling.empty()) return {};
+  std::vector<Row> rows{{"ms of a step, ranks"}};
+  for (const Result::At& at : result.scaling) rows.front().push_back(std::to_string(at.ranks));
+  for (const Forecast& f : result.forecasts) {
+    Row row{f.name};
+    for (const Result::At& at : result.scaling) {
+      const auto found = std::ranges::find(at.forecasts, f.name, &Forecast::name);
+      row.push_back(found == at.forecasts.end() ? "-" : ms(found->seconds));
+    }
+    rows.push_back(std::move(row));
+  }
+  return lines_of(rows);
+}
+
+const char* name_of(Algorithm algorithm) {
+  switch (algorithm) {
+    case Algorithm::nccl:
+      return "nccl";
+    case Algorithm::direct:
+      return "direct";
+    case Algorithm::halving:
+      break;
+  }
+  return "halving";
+}
+
+std::string head(const Result& r) {
+  const Cluster& c = r.cluster;
+  return fmt::format(
+      "{}, {} samples of a rank{}, {}, on {} ranks of {}, {} to a node\n"
+      "links of a rank: {:.4g} GB/s and {:.3g} us within, {:.4g} GB/s and {:.3g} us between "
+      "nodes; collectives: {}\n\n",
+      r.network.name, r.network.batch * r.micro_batches,
+      r.micro_batches > 1 ? fmt::format(" in {} parts", r.micro_batches) : "",
+      name_of(r.network.compute), c.ranks, c.processor.name, c.per_node,
+      kPerGiga * c.inner.bytes_per_s, 1e6 * c.inner.latency, kPerGiga * c.outer.bytes_per_s,
+      1e6 * c.outer.latency, name_of(c.algorithm));
+}
+
+std::string advice_text(const Result& r) {
+  if (!r.budget) return {};
+  if (!r.advice)
+    return fmt::format(
+        "no K-FAC adds at most {:.3g} of the step of SGD on these ranks, even with inverses "
+        "every 10,000 steps; the column 'adds most' names what it waits for\n",
+        *r.budget);
+  const Advice& a = *r.advice;
+  return fmt::format(
+      "at most {:.3g} more than SGD: {}, statistics every {} and inverses every {} steps: "
+      "{} ms, {:.3f} of SGD\n",
+      *r.budget, a.strategy.name, a.intervals.statistics, a.intervals.inverses,
+      ms(a.forecast.seconds), a.forecast.to_sgd);
+}
+
+ordered_json json_of(const Forecast& f) {
+  ordered_json phases = ordered_json::object();
+  for (std::size_t i = 0; i < kPhases; ++i) phases[name_of(static_cast<Phase>(i))] = f.phases.at(i);
+  return {{"name", f.name},
+          {"seconds", f.seconds},
+          {"to_sgd", f.to_sgd},
+          {"slowest_seconds", f.slowest},
+          {"phases", std::move(phases)},
+          {"link_seconds", f.links},
+          {"inner_bytes", f.sent.inner},
+          {"outer_bytes", f.sent.outer},
+          {"latency_seconds", f.sent.latency},
+          {"memory_bytes", f.memory},
+          {"balance", f.balance},
+          {"binds", f.binds},
+          {"adds", f.adds}};
+}
+
+ordered_json json_of(const std::vector<Forecast>& all) {
+  ordered_json list = ordered_json::array();
+  for (const Forecast& f : all) list.push_back(json_of(f));
+  return list;
+}
+
+ordered_json json_of(const Link& link) {
+  return {{"bytes_per_s", link.bytes_per_s}, {"latency", link.latency}};
+}
+
+}  // namespace
+
+std::string text_of(const Result& r) {
+  return head(r) + seconds_table(r) + resources_table(r) + scaling_table(r) + advice_text(r) +
+         "phases: what is not hidden behind others. These are estimates: rates and their shares "
+         "are assumed\n(docs/scaling.md), and reading of data, evaluation and the host's own work "
+         "are not in them\n";
+}
+
+std::string json_of(const Result& r) {
+  const Cluster& c = r.cluster;
+  ordered_json json{{"what", "plan"},
+                    {"model", r.network.name},
+                    {"batch", r.network.batch * r.micro_batches},
+                    {"micro_batches", r.micro_batches},
+                    {"compute", name_of(r.network.compute)},
+                    {"ranks", c.ranks},
+                    {"ranks_per_node", c.per_node},
+                    {"device", c.processor.name},
+                    {"device_memory_bytes", c.processor.memory},
+                    {"inner", json_of(c.inner)},
+                    {"outer", json_of(c.outer)},
+                    {"collectives", name_of(c.algorithm)},
+                    {"steps", r.steps},
+                    {"strategies", json_of(r.forecasts)}};
+  ordered_json scaling = ordered_json::array();
+  for (const Result::At& at : r.scaling)
+    scaling.push_back({{"ranks", at.ranks}, {"strategies", json_of(at.forecasts)}});
+  json["scaling"] = std::move(scaling);
+  if (r.advice)
+    json["advice"] = {{"budget", *r.budget},
+                      {"statistics_interval", r.advice->intervals.statistics},
+                      {"inverse_interval", r.advice->intervals.inverses},
+                      {"forecast", json_of(r.advice->forecast)}};
+  return dump(json);
+}
+
+}  // namespace dkfac::app::planning

@@ -1,0 +1,40 @@
+#include "app/plan/recommend.h"
+
+#include <algorithm>
+
+namespace dkfac::app::planning {
+
+namespace {
+
+constexpr int kIntervals[] = {1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000};
+constexpr int kStatisticsPerInverse = 5;
+
+}  // namespace
+
+std::optional<Advice> recommend(const Network& network, const Cluster& cluster,
+                                const kfac::CurvatureOptions& base, double budget,
+                                int micro_batches) {
+  for (const int inverses : kIntervals) {
+    const Intervals intervals{std::max(1, inverses / kStatisticsPerInverse), inverses};
+    const std::vector<Strategy> all = strategies(base, intervals, cluster.ranks, cluster.per_node);
+    const std::vector<Forecast> costs = forecasts(network, cluster, all, micro_batches);
+    std::optional<Advice> best;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      const kfac::RefreshOptions& refresh = all[i].curvature.refresh;
+      // Low rank needs statistics of one step, which is another optimizer.
+      if (all[i].type != optim::OptimizerType::kfac || refresh.inverse_interval != inverses ||
+          refresh.staleness == kfac::Staleness::adaptive ||
+          all[i].curvature.statistics.new_weight != base.statistics.new_weight)
+        continue;
+      if (costs[i].to_sgd > 1 + budget ||
+          (cluster.processor.memory > 0 && costs[i].memory > cluster.processor.memory))
+        continue;
+      if (!best || costs[i].seconds < best->forecast.seconds)
+        best = Advice{.strategy = all[i], .intervals = intervals, .forecast = costs[i]};
+    }
+    if (best) return best;
+  }
+  return std::nullopt;
+}
+
+}  // namespace dkfac::app::planning
