@@ -2,12 +2,13 @@
 from __future__ import annotations
 
 import ctypes
+import difflib
 import operator
 import os
 import pathlib
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from ctypes import POINTER, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint16, c_void_p
 from typing import Any, TypeVar
 
@@ -190,10 +191,17 @@ def initialized(struct: type[_Struct], init: Callable[..., Any], *arguments: int
     return value
 
 
+def near(name: str, names: Iterable[str]) -> str:
+    """A question after one of the names that was misspelt."""
+    found = difflib.get_close_matches(name, list(names), 2)
+    return f"; did you mean {' or '.join(found)}?" if found else ""
+
+
 def enum(name: str, value: object, table: Mapping[str, int]) -> int:
     """The number of an option that is one of the names in `table`."""
     if not isinstance(value, str) or value not in table:
-        raise InvalidArgument(f"[dkfac] {name} is {value!r}; it must be one of " + ", ".join(map(repr, table)))
+        raise InvalidArgument(f"[dkfac] {name} is {value!r}; it must be one of " + ", ".join(map(repr, table))
+                              + near(str(value), table))
     return table[value]
 
 

@@ -5,6 +5,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import dkfac.torch as dkfac
+from support import told
 
 
 def net(norm=False):
@@ -260,3 +261,60 @@ def test_a_changed_setting_holds_for_the_pass_that_drops_records():
     loss_of(model, *batch()).backward()
     optimizer.step()
     assert kfac.last_report.damping == 0.5 == kfac._recorder.settings.applied["damping"]
+
+
+ENDS = {"forgotten": lambda optimizer, model: None, "none": lambda optimizer, model: optimizer.zero_grad(True),
+        "zero": lambda optimizer, model: optimizer.zero_grad(False), "model": lambda optimizer, model: model.zero_grad(),
+        "scaled": lambda optimizer, model: [p.grad.mul_(0.9) for p in model.parameters()]}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_gradients_that_the_last_step_has_left_are_told_where_a_backward_pass_adds_to_them(end):
+    model, optimizer, kfac = attached()
+    x, y = batch()
+    with told() as texts:
+        for _ in range(3):
+            loss_of(model, x, y).backward()
+            optimizer.step()
+            ENDS[end](optimizer, model)
+    assert len(texts) == (end == "forgotten") and all("Call zero_grad() before" in text for text in texts)
+
+
+def test_gradients_that_are_dropped_after_a_pass_for_another_optimizer_are_no_leftovers():
+    """A discriminator, which the loss of its generator passes; gradients by torch.autograd.grad(); accumulation."""
+    model, optimizer, kfac = attached()
+    generator, (x, y) = nn.Linear(4, 4), batch()
+    with told() as texts:
+        for _ in range(3):
+            optimizer.zero_grad()
+            loss_of(model, x, y).backward()
+            optimizer.step()
+            loss_of(model, generator(x), y).backward()
+        optimizer.zero_grad()
+        for _ in range(2):
+            for p, grad in zip(model.parameters(), torch.autograd.grad(loss_of(model, x, y), list(model.parameters()))):
+                p.grad = grad
+            optimizer.step()
+        kfac.accumulation_steps = 2
+        for _ in range(2):
+            optimizer.zero_grad()
+            for _ in range(2):
+                (loss_of(model, x, y) / 2).backward()
+            optimizer.step()
+    assert texts == []
+
+
+def test_layers_that_are_put_into_eval_mode_later_are_told_once():
+    for freeze, count in ((False, 1), (True, 0)):
+        model, optimizer, kfac = attached(nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Linear(5, 3)))
+        x, y = batch()
+        with told() as texts:
+            for number in range(4):
+                if number == 2:
+                    model[1].eval().requires_grad_(not freeze)
+                optimizer.zero_grad()
+                loss_of(model, x, y).backward()
+                raw = model[1].weight.grad.clone() if not freeze or number < 2 else None
+                optimizer.step()
+        assert len(texts) == count and all("put into eval mode while the model trains: 1." in text for text in texts)
+        assert freeze or torch.equal(model[1].weight.grad, raw)

@@ -81,6 +81,7 @@ def test_a_step_beside_that_of_the_optimizer_is_refused():
 @pytest.mark.parametrize("option", [
     {"damping": -1.0}, {"relative_damping": 0.0}, {"damping": math.nan}, {"damping": "1e-3"}, {"damping": None},
     {"kl_clip": "0.1"}, {"kl_clip": -1.0}, {"kl_clip": math.nan}, {"new_weight": 0.0}, {"new_weight": 2.0},
+    {"average_start": "trace", "new_weight": 1.0},
     {"statistics_interval": 0}, {"inverse_interval": -1}, {"inverse_interval": "2"}, {"batch_dim": "0"},
     {"batch_dim": -1}, {"batch_dim": 0.5}, {"grad_scaler": 1024.0}, {"skip_layers": "("}, {"skip_layers": [3]},
     {"dtype": "float32"}, {"dtype": torch.int32}, {"dtype": torch.float16}, {"comm": "tcp"},

@@ -42,7 +42,7 @@ def test_kfac_is_attach_with_the_optimizer_of_its_update(update):
 
 def test_kfac_refuses_options_of_the_other_update():
     model = net()
-    wrong = [("adamw", {"momentum": 0.8}), ("adamw", {"nesterov": True}), ("adamw", {"kl_clip": 1e-3}),
+    wrong = [("adamw", {"momentum": 0.8}), ("adamw", {"momentum": 0.9}), ("momentum", {"eps": 1e-8}), ("adamw", {"nesterov": True}), ("adamw", {"kl_clip": 1e-3}),
              ("momentum", {"betas": (0.8, 0.9)}), ("momentum", {"eps": 1e-3})]
     for update, options in wrong:
         name = next(iter(options))

@@ -268,7 +268,10 @@ REFUSED = {"momentum": ({"momentum": 0.8}, "momentum is set, and step_length is 
            "nesterov": ({"nesterov": True}, "nesterov is set"), "update": ({"update": "adamw"}, "update is set"),
            "kl_clip": ({"kl_clip": 1e-3}, "kl_clip is set"), "betas": ({"betas": (0.5, 0.5)}, "betas is set"),
            "sum": ({"loss_reduction": "sum"}, "loss_reduction is set"),
+           "the same momentum": ({"momentum": 0.9}, "momentum is set"),
            "damping": ({"damping": 0.0, "relative_damping": 0.1}, "set damping, e.g. to 0.01"),
+           "no damping": ({"damping": 0}, "damping is 0, and step_length is 'quadratic'"),
+           "misspelt": ({"step_length": "quadratc"}, "it must be one of .*'quadratic'; did you mean quadratic?"),
            "fisher": ({"fisher": "empirical"}, "fisher is 'empirical'.*leave it out"),
            "fraction": ({"model_fraction": 0.0}, r"model_fraction is 0.0; it must be in \(0, 1\]"),
            "shared": ({"statistics_fraction": 0.8}, "share samples"),
@@ -278,7 +281,8 @@ REFUSED = {"momentum": ({"momentum": 0.8}, "momentum is set, and step_length is 
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_decides_the_step_otherwise_is_refused(case):
     options, text = REFUSED[case]
-    with pytest.raises(dkfac.InvalidArgument, match=text if hasattr(torch, "func") else "needs forward mode"):
+    known = hasattr(torch, "func") or case == "misspelt"
+    with pytest.raises(dkfac.InvalidArgument, match=text if known else "needs forward mode"):
         kfac_of(nn.Linear(3, 3), **options)
 
 
@@ -307,6 +311,14 @@ def test_wrong_passes_are_refused():
     loss_of("squared", net(x)).backward()
     with pytest.raises(dkfac.Error, match="needs fisher_backward.. with step_length="):
         kfac.step()
+    kfac.zero_grad()
+    first = nn.Linear(3, 3)
+    unsampled = kfac_of(first)
+    with pytest.raises(dkfac.Error, match="layer 'model' before fisher_backward.., .*step_length=.quadratic"):
+        loss_of("squared", first(x)).backward()
+    unsampled.param_groups[0]["momentum"] = 0.9
+    with pytest.raises(dkfac.InvalidArgument, match="momentum is set in param_groups"):
+        step(unsampled, first, x)
     with pytest.raises(dkfac.InvalidArgument, match="no tensor that the model has returned"):
         kfac.fisher_backward(2 * net(x), "softmax")
     kfac.preconditioner.reset_batch()
@@ -319,5 +331,29 @@ def test_wrong_passes_are_refused():
     recurrent = nn.LSTM(3, 4)
     recurrent.forward = lambda x: nn.LSTM.forward(recurrent, x)[0]
     kfac = kfac_of(recurrent)
-    with pytest.raises(dkfac.InvalidArgument, match="forward mode through the model failed: .*nn.LSTM"):
+    with pytest.raises(dkfac.InvalidArgument, match=r"nn.LSTM \('model'\) has none; write that in other"):
         step(kfac, recurrent, torch.randn(4, 4, 3))
+
+
+@forward_mode
+def test_small_last_batches_with_batch_statistics_are_steps():
+    torch.manual_seed(1)
+    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
+    kfac = kfac_of(net)
+    with told() as texts:
+        for size in (16, 7, 5, 4, 3, 2):
+            step(kfac, net, torch.randn(size, 3), "softmax")
+            assert kfac.model_step.rate > 0
+    assert texts == []
+
+
+@forward_mode
+def test_what_decides_the_step_otherwise_cannot_be_assigned():
+    kfac = kfac_of(nn.Linear(3, 3))
+    for name in ("momentum", "model_fraction", "betas", "update"):
+        with pytest.raises(AttributeError, match=f"{name} is fixed"):
+            setattr(kfac, name, 0.5)
+    other = dkfac.KFAC(nn.Linear(3, 3), lr=0.1)
+    for one, state, what in ((kfac, other.state_dict(), "momentum"), (other, kfac.state_dict(), "quadratic")):
+        with pytest.raises(dkfac.DataError, match=f"the state is of a KFAC with .*{what}.*make it as that"):
+            one.load_state_dict(state)

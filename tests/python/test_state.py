@@ -294,3 +294,22 @@ def test_a_state_of_another_fisher_is_told(fisher):
         other.load_state_dict(state)
     assert len(texts) == (fisher != "empirical")
     assert all('averages of fisher="empirical", and this run' in text for text in texts)
+
+
+@pytest.mark.parametrize("due", [True, False])
+def test_a_state_that_is_loaded_between_forward_and_backward_is_an_error_in_that_pass_alone(due):
+    results = []
+    for between in (False, True):
+        model, optimizer = make()
+        kfac = dkfac.attach(model, optimizer, statistics_interval=1 if due else 5, inverse_interval=5)
+        train(model, optimizer, data(2))
+        state = copy.deepcopy(kfac.state_dict())
+        x, y = data(1)[0]
+        loss = ((model(x) - y) ** 2).mean()
+        if between:
+            kfac.load_state_dict(state)
+            with pytest.raises(dkfac.Error, match=r"load_state_dict\(\) came between a forward pass and its backward"):
+                loss.backward()
+        train(model, optimizer, data(2))
+        results.append([p.detach().clone() for p in model.parameters()])
+    assert kfac.steps == 4 and all(torch.equal(a, b) for a, b in zip(*results))

@@ -164,7 +164,7 @@ class KFACPreconditioner(ModelPreconditioner):
         squared = peer and inverse and options.get("damping_split") == "constant"
         self._given = PeerSettings(values, squared)
         self._clip = float(self.kl_clip or 0)
-        _checks.refuse_options(comm, "mean", grad_scaler, 0, options)  # Before a communicator is made.
+        _checks.refuse_options(comm, "mean", grad_scaler, 0, options, True)  # Before a communicator is made.
         comm = comm if comm is not None else default_comm()
         workers, self.distributed_strategy = self._workers(grad_worker_fraction, comm)
         self.grad_worker_fraction = workers / comm.size

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 from torch.utils.hooks import RemovableHandle
 
-from . import _capture, _graph, _sharded, _sums
+from . import _capture, _graph, _messages, _sharded, _sums
 from ._distributed import summed
 from ._gradients import any_nonzero
 from ._layers import Layer
@@ -95,6 +95,7 @@ class Consistency:
         # Passes were paused, or derivatives computed, in this step, and since the last one has begun.
         self.mixed = self.interrupted = False
         self.traced = False     # Uses were looked for in the whole graph of a loss.
+        self.evaluating: list[str] = []  # Layers that were put into eval mode since they were recorded.
         self.restart()
 
     def pause(self, by: int) -> None:
@@ -107,6 +108,8 @@ class Consistency:
 
     def lacks(self, layer: Layer) -> None:
         """A layer has no record in this step."""
+        if layer.valid and not layer.module.training and layer.weight.requires_grad and layer.weight_grad() is not None:
+            self.evaluating.append(layer.name)
         if self.derived and self.turn == 0 and any_nonzero([layer.weight_grad()]):
             self.found.setdefault(self.owners[id(layer.weight)], _DERIVED)
 
@@ -219,6 +222,8 @@ class Consistency:
                       "weights are used again: the curvature is that of the recorded uses, by the gradients of the "
                       "last backward pass, as if the derivatives were a penalty beside it. Its own curvature is "
                       "missing: where steps become too long, take a larger damping, 0.1 to 1")
+        if self.evaluating:
+            self.tell("eval", _messages.evaluating(self.evaluating))
         if self.turn % INTERVAL == 0:
             differing = self._differing()
             wrong = {*self.found, *(differing if self.turn == 0 else ())}

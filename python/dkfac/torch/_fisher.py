@@ -77,10 +77,11 @@ def refuse_unsampled(recorder: Recorder, use: Use) -> None:
     if not recorder.setup.sampled or recorder.count.over:
         return
     if recorder.passes.join(use.made_in) not in recorder.count.seen:
-        raise Error(f"[dkfac] layer '{use.layer.name}': a backward pass of a step with statistics came before those of "
-                    "its forward pass are there. With fisher=\"monte_carlo\", call kfac.fisher_backward(outputs, loss) "
-                    "between each forward pass of the model and the backward pass of its loss, of which it has one; or "
-                    "run a pass that is for no step in `with kfac.paused():`")
+        option = 'step_length="quadratic"' if recorder.passes.model is not None else 'fisher="monte_carlo"'
+        raise Error(f"[dkfac] backward() of the loss has come to layer '{use.layer.name}' before fisher_backward(), "
+                    f"which makes the statistics with {option}: call kfac.fisher_backward(outputs, loss) between each "
+                    "forward pass of the model and the backward pass of its loss; or run a pass that is for no step in "
+                    "`with kfac.paused():`")
 
 
 def _leaves(outputs: Sequence[torch.Tensor], owner: int) -> list[torch.Tensor]:

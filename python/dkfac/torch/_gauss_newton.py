@@ -70,7 +70,7 @@ class Vectors(NamedTuple):
     make: Callable[[int], Sequence[torch.Tensor]]  # For each of the outputs.
 
 
-class _Terms:
+class Terms:
     """Outputs as [samples, terms, classes]. The loss is a sum or mean over terms: softmaxes, or single numbers. Outputs
     without a dimension of samples, e.g. those that a mask has chosen, are [1, terms, classes]."""
 
@@ -129,7 +129,7 @@ def softmax_column(p: torch.Tensor, k: int) -> torch.Tensor:
     return torch.cat([torch.zeros_like(p[..., :k]), pivot, -after / rest.clamp(min=tiny) * pivot], -1)
 
 
-def _root(loss: str, terms: _Terms) -> _Root:
+def _root(loss: str, terms: Terms) -> _Root:
     z = terms.values
     if loss == "softmax":
         p = z.softmax(-1)
@@ -146,7 +146,7 @@ def _root(loss: str, terms: _Terms) -> _Root:
 def of_loss(outputs: torch.Tensor, loss: str, arguments: Arguments, batch: Batch, keys: tuple[int, ...]) -> Vectors:
     """Those of a loss of torch.nn.functional: cross_entropy, binary_cross_entropy_with_logits or mse_loss. `keys`: what
     a draw depends on beside its number and the place of the sample."""
-    terms = _Terms(outputs, batch, arguments.classes(outputs) if loss == "softmax" else None)
+    terms = Terms(outputs, batch, arguments.classes(outputs) if loss == "softmax" else None)
     root, samples = _root(loss, terms), arguments.samples
     weight = math.sqrt(batch.size / max(1, terms.count)) if arguments.reduction == "mean" else 1.0
     if samples != "exact":
@@ -183,7 +183,7 @@ def _hessian(loss: str, z: torch.Tensor) -> Callable[[torch.Tensor], torch.Tenso
 def products(outputs: torch.Tensor, tangents: Sequence[torch.Tensor], loss: str, arguments: Arguments,
              batch: Batch) -> torch.Tensor:
     """[u'Hv] for all pairs u, v of derivatives of the outputs, as a mean over samples, f64."""
-    terms = _Terms(outputs, batch, arguments.classes(outputs) if loss == "softmax" else None)
+    terms = Terms(outputs, batch, arguments.classes(outputs) if loss == "softmax" else None)
     hessian = _hessian(loss, terms.values.double())
     vectors = [terms.like(tangent) for tangent in tangents]
     count = terms.count if arguments.reduction == "mean" else batch.size

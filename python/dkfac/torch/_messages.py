@@ -1,6 +1,8 @@
 """Sentences of errors with the remedy for the program at hand."""
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import nn
 
 from ._layers import Layer
@@ -9,6 +11,11 @@ from ._passes import Use
 
 AGAIN = ("it is used several times in one pass, by checkpoints (use_reentrant=False records them) or by backward "
          "passes of their own")
+
+
+LEFT = ("the gradients of the last step were still there when the backward pass of this one began, which has added to "
+        "them: a step has preconditioned them, so that the sum is the gradient of nothing. Call zero_grad() before the "
+        "backward passes of each step")
 
 
 def twice(use: Use) -> str:
@@ -49,6 +56,13 @@ def fewer_passes(number: int, expected: int) -> str:
     return (f"two steps in a row have {number} backward passes, where {expected} are expected: those that are missing "
             "count as samples of zero, which makes curvature too small; pass accumulation_steps="
             f"{number}, which counts calls of backward(), not of the model")
+
+
+def evaluating(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+    return (f"put into eval mode while the model trains: {shown}. Nothing more is recorded of them, and their "
+            "gradients are left as they are. Call train() on them; or, where that is meant, freeze their parameters "
+            "(requires_grad_(False)), or name them in skip_layers")
 
 
 def call_advice(model: nn.Module, called: bool) -> str:

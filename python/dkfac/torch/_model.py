@@ -20,7 +20,8 @@ from ._fisher import Sampled
 from ._gradients import Rates, any_nonzero
 from ._join import Joins
 from ._layers import Layer
-from ._progress import LeftGradients, gradients_of, lacking
+from ._left import gradients_of
+from ._progress import lacking
 from ._recorder import Recorder
 from ._registered import Registered
 from ._settable import Settable, refuse_unknown
@@ -50,7 +51,7 @@ class ModelPreconditioner(Joins, Sampled, Settable):
                  settings: Settings | None = None, **options: Any) -> None:
         model = _compiled.unwrapped(model)
         _checks.refuse_model(model)
-        _checks.refuse_options(comm, loss_reduction, grad_scaler, batch_dim, options)
+        _checks.refuse_options(comm, loss_reduction, grad_scaler, batch_dim, options, settings is not None)
         _checks.refuse_fisher(fisher)
         if accumulation_steps is not None:
             accumulation_steps = integer("attach", "accumulation_steps", accumulation_steps, least=1)
@@ -86,7 +87,7 @@ class ModelPreconditioner(Joins, Sampled, Settable):
         find = functools.partial(find_layers, model, skip, kinds, ordered)
         layers = ModelLayers(model, find, owned, batch_dim == 1, options.get("norm_fisher") == "full")
         self._recorder = Recorder(setup, settings, layers, make)
-        self._left, self._telling = LeftGradients(), Telling(self.options)
+        self._telling = Telling(self.options)
         self.steps = 0
         self.last_report: StepReport | None = None
         _copies.clean(model)
@@ -138,7 +139,7 @@ class ModelPreconditioner(Joins, Sampled, Settable):
     def _changed(self) -> None:
         """Settings were. Between two steps, also a compiled pass has them."""
         recorder = self._recorder
-        if recorder.passes.current is None and self._left.are(gradients_of(self.curved())):
+        if recorder.passes.current is None and recorder.passes.left.are(gradients_of(self.curved())):
             recorder.prepare_pass()
 
     # --- step ---------------------------------------------------------------------------------------------------------
@@ -158,6 +159,8 @@ class ModelPreconditioner(Joins, Sampled, Settable):
         due = recorder.due()
         if due:
             recorder.find_missed()
+        if recorder.passes.left.added_to:
+            recorder.consistency.tell("left gradients", _messages.LEFT)
         registered = self._registered(due)
         recorder.record_deferred(registered)
         if recorder.count.over:
@@ -186,7 +189,7 @@ class ModelPreconditioner(Joins, Sampled, Settable):
     def _end_step(self, registered: Registered, report: StepReport) -> StepReport:
         registered.gradients.release()
         self._telling.step(self._recorder, report)
-        self._left.keep(gradients_of(self.curved()))
+        self._recorder.passes.left.keep(self.curved())
         self.steps += 1
         self._recorder.end_step()
         self.last_report = report
@@ -214,8 +217,7 @@ class ModelPreconditioner(Joins, Sampled, Settable):
     def _lacking(self, due: bool) -> str | None:
         recorder = self._recorder
         records = recorder.registered.records if recorder.registered is not None else None
-        return lacking(recorder.setup, recorder.passes, self.curved(), records, self._left, due,
-                       recorder.stance.hides())
+        return lacking(recorder.setup, recorder.passes, self.curved(), records, due, recorder.stance.hides())
 
     def _step_of_library(self, registered: Registered, lr: Rates, stop: bool) -> StepReport:
         library, grads = registered.library, registered.gradients
@@ -345,6 +347,7 @@ class ModelPreconditioner(Joins, Sampled, Settable):
         self.check_state(state)
         recorder, anew = self._recorder, state["state"] is None
         _state.warn_of_fisher(state, recorder.setup.fisher)
+        recorder.passes.lost = recorder.passes.count
         recorder.settings.merge(state)
         recorder.count.resume(state.get("passes", 1))
         self.steps = state["steps"]

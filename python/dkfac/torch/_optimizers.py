@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal, Union, overload
 import torch
 from torch import nn
 
-from .._library import InvalidArgument, real
+from .. import _structs as c
+from .._library import DataError, InvalidArgument, enum, near, real
 from . import _checks, _savers
 from ._fisher import Sampled
 from ._join import Joins
@@ -22,7 +23,7 @@ from ._model import ModelPreconditioner
 from ._options import Options, describe
 from ._quadratic import ModelStep, Quadratic, options_of
 from ._settable import Settable, refuse_misnamed, refuse_misspelt
-from ._settings import UnsetFloat
+from ._settings import Unset, UnsetFloat, UnsetPair
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -38,13 +39,26 @@ def _evaluated(closure: Closure | None) -> float | None:
         return closure()
 
 
-def _refuse_unused(update: str, given: Mapping[str, Mapping[str, tuple[Any, Any]]]) -> None:
-    """`given`: {update: {option that it alone uses: (value, default)}}."""
+def _rule_of(groups: Iterable[Mapping[str, Any]]) -> str:
+    """What makes the rule that has these parameter groups, by their options."""
+    names = {name for group in groups for name in group}
+    return ('update="momentum"' if "momentum" in names else 'update="adamw"' if "betas" in names else
+            'step_length="quadratic"')
+
+
+def _given(value: object) -> bool:
+    """Whether the caller has passed this, or what an option that is off has."""
+    return not isinstance(value, Unset) and value is not False
+
+
+def _refuse_unused(update: str, given: Mapping[str, Mapping[str, bool]]) -> None:
+    """`given`: {update: {option that it alone uses: whether the caller has passed it}}."""
     if update not in given:
-        raise InvalidArgument(f"[KFAC] update is {update!r}; it must be one of {', '.join(map(repr, given))}")
+        raise InvalidArgument(f"[KFAC] update is {update!r}; it must be one of {', '.join(map(repr, given))}"
+                              + near(update, given))
     for other, options in given.items():
-        for name, (value, default) in options.items():
-            if other != update and value != default:
+        for name, passed in options.items():
+            if other != update and passed:
                 raise InvalidArgument(f"[KFAC] {name} is set, and update is {update!r}, which has no use for it; leave "
                                       "it out")
 
@@ -66,36 +80,38 @@ class KFAC(Joins, Sampled, Settable, torch.optim.Optimizer):
     of the curvature is part of state_dict().
     """
 
-    def __init__(self, model: nn.Module, lr: float | None = None, momentum: float = 0.9, weight_decay: float = 0.0,
-                 nesterov: bool = False, *, update: Literal["momentum", "adamw"] = "momentum",
-                 betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, params: Params | None = None,
-                 damping: float = UnsetFloat(0.0), statistics_interval: int | None = None,
-                 inverse_interval: int | None = None, model_fraction: float = 0.25,
-                 **options: Unpack[Options]) -> None:
+    def __init__(self, model: nn.Module, lr: float | None = None, momentum: float = UnsetFloat(0.9),
+                 weight_decay: float = 0.0, nesterov: bool = False, *,
+                 update: Literal["momentum", "adamw"] = "momentum",
+                 betas: tuple[float, float] = UnsetPair((0.9, 0.999)), eps: float = UnsetFloat(1e-8),
+                 params: Params | None = None, damping: float = UnsetFloat(0.0),
+                 statistics_interval: int | None = None, inverse_interval: int | None = None,
+                 model_fraction: float = UnsetFloat(0.25), **options: Unpack[Options]) -> None:
         if not isinstance(model, nn.Module):
             raise InvalidArgument(f"[KFAC] the first argument is a {type(model).__name__}; it must be the model, a "
                                   "torch.nn.Module, whose layers have the curvature: KFAC(model, lr). What is to be "
                                   "trained of it goes into params=, e.g. params=model.head.parameters()")
         refuse_misnamed("KFAC", options, KFAC)
         quadratic = options.get("step_length") == "quadratic"
+        enum("step_length", options.get("step_length", "auto"), {**c.STEP_LENGTHS, "quadratic": -1})
+        clipped = options.get("kl_clip", 0.0) != 0
         if quadratic:
             options = options_of(options, damping, model_fraction, {
-                "update": (update, "momentum"), "momentum": (momentum, 0.9), "nesterov": (nesterov, False),
-                "kl_clip": (options.get("kl_clip", 0.0), 0.0),
-                "loss_reduction": (options.get("loss_reduction", "mean"), "mean")})
+                "update": update != "momentum", "momentum": _given(momentum), "nesterov": _given(nesterov),
+                "kl_clip": clipped, "loss_reduction": options.get("loss_reduction", "mean") != "mean"})
         elif lr is None:
             raise InvalidArgument("[KFAC] lr is not given; only step_length=\"quadratic\" finds the rate of a step")
-        elif model_fraction != 0.25:
+        elif _given(model_fraction):
             raise InvalidArgument("[KFAC] model_fraction is set, which is of step_length=\"quadratic\"; leave it out")
-        _refuse_unused(update, {"momentum": {"momentum": (momentum, 0.9), "nesterov": (nesterov, False),
-                                             "kl_clip": (options.get("kl_clip", 0.0), 0.0)},
-                                "adamw": {"betas": (tuple(betas), (0.9, 0.999)), "eps": (eps, 1e-8)}})
+        _refuse_unused(update, {"momentum": {"momentum": _given(momentum), "nesterov": _given(nesterov),
+                                             "kl_clip": clipped},
+                                "adamw": {"betas": _given(betas), "eps": _given(eps)}})
         params = model.parameters() if params is None else params
         rate = 1.0 if lr is None else lr
         self._rule: torch.optim.Optimizer = (
             Quadratic(params, rate, weight_decay) if quadratic else
-            torch.optim.AdamW(params, rate, betas, eps, weight_decay) if update == "adamw" else
-            torch.optim.SGD(params, lr=rate, momentum=momentum, weight_decay=weight_decay, nesterov=nesterov))
+            torch.optim.AdamW(params, rate, (*betas,), real("KFAC", "eps", eps), weight_decay) if update == "adamw" else
+            torch.optim.SGD(params, rate, real("KFAC", "momentum", momentum), 0, weight_decay, nesterov))
         super().__init__(self._rule.param_groups, self._rule.defaults)
         self.preconditioner = ModelPreconditioner(
             model, damping=damping, statistics_interval=statistics_interval, inverse_interval=inverse_interval,
@@ -108,7 +124,7 @@ class KFAC(Joins, Sampled, Settable, torch.optim.Optimizer):
     if not TYPE_CHECKING:
         def __setattr__(self, name: str, value: object) -> None:
             if "preconditioner" in vars(self):
-                refuse_misspelt(self, name, self.defaults)
+                refuse_misspelt(self, name, self.defaults, KFAC)
             super().__setattr__(name, value)
 
     def _joined(self) -> ModelPreconditioner:
@@ -159,6 +175,11 @@ class KFAC(Joins, Sampled, Settable, torch.optim.Optimizer):
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         state = dict(state_dict)
         curvature = state.pop("dkfac", None)
+        saved, here = _rule_of(state["param_groups"]), _rule_of([self.defaults])
+        if saved != here:
+            raise DataError(f"[load_state_dict] the state is of a KFAC with {saved}, and this one has {here}: make it "
+                            "as that of the run that saved. The curvature alone is taken by "
+                            "kfac.preconditioner.load_state_dict(state[\"dkfac\"])")
         if curvature is not None:
             self.preconditioner.check_state(curvature)
         super().load_state_dict(state)

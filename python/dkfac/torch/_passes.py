@@ -11,6 +11,7 @@ from .._library import Error
 from ._batch import Candidate, choose
 from ._experts import ExpertsLayer
 from ._layers import Layer, LinearLayer, Moments, Rows
+from ._left import LeftGradients
 from ._sharded import is_sharded, local, whole
 
 if TYPE_CHECKING:
@@ -85,6 +86,8 @@ class Passes:
         self.calls = 0      # and how many there were, each within another one apart.
         self.sampling = False  # The backward passes of fisher_backward() run.
         self.model: ModelPasses | None = None  # Those of a step of the quadratic model.
+        self.left = LeftGradients()
+        self.lost = 0  # Number of the last pass before a state was loaded.
         self.end_step()
 
     def end_step(self) -> None:
@@ -106,9 +109,13 @@ class Passes:
         self.waiting = [*(one for one in self.waiting if one.group is None), self.current]
         return self.current
 
-    def backward_begins(self) -> None:
+    def backward_begins(self, tensors: tuple[torch.Tensor, ...]) -> None:
         """torch.autograd.backward() is called, maybe by a checkpoint within another call."""
-        self.calls += self.backwards == 0
+        if self.backwards == 0:
+            self.calls += 1
+            self.left.backward_begins()
+            if self.model is not None:
+                self.model.losses = tensors
         self.backwards += 1
 
     def join(self, one: Pass) -> int:
@@ -148,6 +155,10 @@ class Passes:
 
     def turn_back(self, one: Pass) -> None:
         """The backward pass of a forward pass begins. A checkpoint within runs its part again, as a part of it."""
+        if one.number <= self.lost:
+            raise Error("[dkfac] load_state_dict() came between a forward pass and its backward pass, so that "
+                        "a part of what the step takes would be of the time before it; call it after the step, or run "
+                        "the forward pass again after it, once zero_grad() was called")
         self.begun = self.begun or not (self.derives() or self.sampling)
         if self.current is not None:
             self.current = one

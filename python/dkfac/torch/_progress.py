@@ -1,47 +1,19 @@
 """Whether a backward pass has come since the last step: without one, a step would precondition the gradients again."""
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
-
-import torch
 
 from . import _compiled, _messages
 from ._gradients import any_nonzero
 from ._layers import Layer
+from ._left import gradients_of
 from ._passes import Passes
 from ._records import StepRecords
 from ._setup import Setup
-from ._sharded import local
 
 
-class LeftGradients:
-    """The gradients at the end of the last step, by weak references and versions. The library changes values without a
-    new version."""
-
-    def __init__(self) -> None:
-        self._left: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
-
-    def keep(self, grads: Sequence[torch.Tensor]) -> None:
-        self._left = {id(g): (weakref.ref(g), g._version) for g in grads}
-
-    def are(self, grads: Sequence[torch.Tensor]) -> bool:
-        """Whether the last step has left all of these."""
-        return all(self._is_left(grad) for grad in grads)
-
-    def _is_left(self, grad: torch.Tensor) -> bool:
-        reference, version = self._left.get(id(grad), (None, -1))
-        return reference is not None and reference() is grad and version == grad._version
-
-
-def gradients_of(layers: Sequence[Layer]) -> list[torch.Tensor]:
-    """What this rank has of them."""
-    with torch.no_grad():
-        return [local(p.grad) for layer in layers for p in layer.parameters() if p.grad is not None]
-
-
-def lacking(setup: Setup, passes: Passes, curved: Sequence[Layer], records: StepRecords | None, left: LeftGradients,
-            due: bool, hidden: bool) -> str | None:
+def lacking(setup: Setup, passes: Passes, curved: Sequence[Layer], records: StepRecords | None, due: bool,
+            hidden: bool) -> str | None:
     """What this rank lacks for a step, as a sentence; None where its gradients are of a pass since the last one, which
     hooks may not have seen where it is `hidden`.
     None is missing where no layer with curvature is trained, or where the passes used other parameters alone."""
@@ -59,7 +31,7 @@ def lacking(setup: Setup, passes: Passes, curved: Sequence[Layer], records: Step
     own = {id(p) for one in layers for p in one.parameters()}
     grads = gradients_of(layers)
     made = any_nonzero(grads)
-    if made and not due and not left.are(grads):
+    if made and not due and not passes.left.are(grads):
         return None  # The passes return something that hooks do not reach.
     if not made and any_nonzero(p.grad for p in setup.model.parameters() if id(p) not in own):
         return None

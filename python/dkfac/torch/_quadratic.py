@@ -19,6 +19,7 @@ from ._tensors import tensor_struct
 if TYPE_CHECKING:
     from ._model import ModelPreconditioner
 
+_OF_OTHERS = "momentum", "dampening", "nesterov", "betas", "eps"  # In groups of other rules.
 _Direction = list[Optional[torch.Tensor]]  # Of each parameter; None: zeros.
 
 
@@ -32,14 +33,13 @@ class ModelStep(NamedTuple):
     change: float  # Of the loss, that the quadratic model expects of the step at a rate of 1.
 
 
-def options_of(options: Options, damping: float, fraction: float,
-               unused: Mapping[str, tuple[object, object]]) -> Options:
-    """Those of the preconditioner. `unused`: {option that decides a step beside this one: (value, default)}."""
+def options_of(options: Options, damping: float, fraction: float, unused: Mapping[str, bool]) -> Options:
+    """Those of the preconditioner. `unused`: {option that decides a step beside this one: whether it was passed}."""
     if not hasattr(torch, "func"):
         raise InvalidArgument("[KFAC] step_length is 'quadratic', which needs forward mode (torch.func.jvp), and this "
                               f"is torch {torch.__version__}; use torch 2.0 or newer, or another step_length")
-    for name, (value, default) in unused.items():
-        if value != default:
+    for name, passed in unused.items():
+        if passed:
             raise InvalidArgument(f"[KFAC] {name} is set, and step_length is 'quadratic', whose rates are right only "
                                   "for the step that it makes itself; leave it out")
     if options.get("fisher", "monte_carlo") != "monte_carlo":
@@ -59,8 +59,9 @@ def options_of(options: Options, damping: float, fraction: float,
 
 def refuse_no_damping(damping: float) -> None:
     if not real("KFAC", "damping", damping) > 0:
-        raise InvalidArgument("[KFAC] a relative damping gives each layer its own, and step_length is 'quadratic', "
-                              "whose model has one for the whole step; set damping, e.g. to 0.01")
+        raise InvalidArgument(f"[KFAC] damping is {damping:g}, and step_length is 'quadratic', whose model needs one "
+                              "above 0 for the whole step, in place of a relative one of each layer; set damping, e.g. "
+                              "to 0.01")
 
 
 class Quadratic(torch.optim.Optimizer):
@@ -91,6 +92,9 @@ class Quadratic(torch.optim.Optimizer):
     def prepare(self) -> None:
         """Before the step, also of the preconditioner."""
         refuse_no_damping(self._kfac.damping)
+        for name in {name for group in self.param_groups for name in group}.intersection(_OF_OTHERS):
+            raise InvalidArgument(f"[KFAC] {name} is set in param_groups, and step_length is 'quadratic', which has no "
+                                  "use for it; leave it out")
         if any(p.grad is not None and p.grad.layout is not torch.strided for p in self._parameters()):
             raise InvalidArgument("[KFAC] a gradient is sparse, and step_length is 'quadratic', which differentiates "
                                   "along gradients; make the Embedding with sparse=False")
@@ -98,6 +102,7 @@ class Quadratic(torch.optim.Optimizer):
             raise Error("[KFAC] step() needs fisher_backward() with step_length='quadratic', also in steps without "
                         "statistics, and none was called since the last one; call it between the forward pass and the "
                         "backward pass of the loss")
+        self._passes.check_losses()
 
     def keep(self) -> None:
         """Adds their L2 terms to the gradients, and keeps them; before they are preconditioned."""

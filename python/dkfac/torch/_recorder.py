@@ -267,7 +267,7 @@ class Recorder:
 
     def backward_begins(self, tensors: tuple[torch.Tensor, ...]) -> None:
         """torch.autograd.backward() is called, of this model's loss or of something else."""
-        self.passes.backward_begins()
+        self.passes.backward_begins(tensors)
         if self.passes.paused:
             return
         if self.passes.current is not None:

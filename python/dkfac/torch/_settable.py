@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from .. import _structs as c
-from .._library import InvalidArgument
+from .._library import InvalidArgument, near
 from ._options import Options, documented
 
 if TYPE_CHECKING:
@@ -86,8 +86,8 @@ def refuse_misnamed(where: str, options: Collection[str], takes: Callable[..., o
     fields = c.fields(c.CurvatureOptions)
     for name in options:
         if name not in known and name not in fields:
-            near = _near(name, known or fields) or f"; there are {', '.join(known or fields)}"
-            raise InvalidArgument(f"[{where}] there is no option {name!r}{near}")
+            hint = near(name, known or fields) or f"; there are {', '.join(known or fields)}"
+            raise InvalidArgument(f"[{where}] there is no option {name!r}{hint}")
 
 
 def refuse_unknown(owner: object, name: str) -> None:
@@ -98,26 +98,21 @@ def refuse_unknown(owner: object, name: str) -> None:
     if name in documented(Options):
         raise AttributeError(f"[dkfac] {name} is fixed while {type(owner).__name__} lives: pass it to attach(), or to "
                              "the class, when it is made")
-    raise AttributeError(f"[dkfac] {type(owner).__name__} has no attribute {name!r}{_near(name, _settable(owner))}; "
+    raise AttributeError(f"[dkfac] {type(owner).__name__} has no attribute {name!r}{near(name, _settable(owner))}; "
                          f"what may be set is {', '.join(_settable(owner))}")
 
 
-def refuse_misspelt(owner: object, name: str, groups: Collection[str]) -> None:
+def refuse_misspelt(owner: object, name: str, groups: Collection[str], made_by: Callable[..., object]) -> None:
     """The same of an optimizer, to which frameworks assign attributes of theirs: where the name is that of an option
-    or one of the parameter `groups`, or nearly that of a setting."""
+    or one of the parameter `groups`, an argument of what it is `made_by`, or nearly the name of a setting."""
     if _known(owner, name):
         return
     if name in groups:
         raise AttributeError(f"[dkfac] {name} is set in param_groups of the optimizer, e.g. for group in "
                              f"optimizer.param_groups: group[{name!r}] = ...")
     settable = _settable(owner)
-    if name in documented(Options):
+    if name in {*documented(Options), *inspect.signature(made_by).parameters} - {"model", "params"}:
         raise AttributeError(f"[dkfac] {name} is fixed while the optimizer lives: pass it when it is made; what may be "
                              f"set is {', '.join(settable)}")
     if difflib.get_close_matches(name, settable, 1, 0.75):
-        raise AttributeError(f"[dkfac] {type(owner).__name__} has no attribute {name!r}{_near(name, settable)}")
-
-
-def _near(name: str, names: Collection[str]) -> str:
-    found = difflib.get_close_matches(name, names, 2)
-    return f"; did you mean {' or '.join(found)}?" if found else ""
+        raise AttributeError(f"[dkfac] {type(owner).__name__} has no attribute {name!r}{near(name, settable)}")

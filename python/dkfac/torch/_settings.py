@@ -24,6 +24,10 @@ class UnsetInt(Unset, int):
     pass
 
 
+class UnsetPair(Unset, tuple[float, float]):
+    pass
+
+
 class Settings:
     """`values`, which the user may set; those that the library has; and the arguments that they began with."""
 

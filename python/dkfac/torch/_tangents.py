@@ -2,20 +2,24 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
+import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from .._library import Error, InvalidArgument
-from . import _capture, _compiled, _gauss_newton
+from . import _capture, _compiled, _gauss_newton, _loss_factor
 from ._batch import choose
 from ._gauss_newton import Arguments, Batch, Loss, Outputs
+from ._loss_factor import Found
 from ._recorder import Recorder
 
+LOOKS = 3  # Steps in which a loss is compared with the one that was told.
 _func: Any = getattr(torch, "func", None)  # Since torch 2.0.
 
 
@@ -49,10 +53,19 @@ def _last(value: Any, batch: Batch, count: int) -> Any:
     return {name: _last(one, batch, count) for name, one in value.items()} if type(value) is dict else value
 
 
+def _load() -> None:
+    """What torch loads in the first call of its forward mode, where it warns of its own use of torch.jit."""
+    one = torch.ones(())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        _func.jvp(torch.neg, (one,), (one,))
+
+
 class ModelPasses:
     """The passes of a step of the quadratic model, of whose samples it takes the last `fraction`."""
 
     def __init__(self, recorder: Recorder, fraction: float) -> None:
+        _load()
         module = recorder.setup.model
         while isinstance(module, DistributedDataParallel):
             module = module.module
@@ -61,6 +74,9 @@ class ModelPasses:
         self._args: tuple[Any, ...] = ()
         self._kwargs: Mapping[str, Any] = {}
         self._results: list[torch.Tensor] = []  # Of the last forward pass.
+        self.losses: tuple[torch.Tensor, ...] = ()  # Of the backward pass that runs.
+        self._factors: list[Found | None] = []  # Of the losses of the passes since the last step,
+        self._looks = LOOKS                     # which so many steps more look at.
         recorder._hooks += [_capture.before_forward(module, _capture.Hook(self, "enter")),
                             module.register_forward_hook(_capture.Hook(self, "leave"))]
         recorder.passes.model = self
@@ -101,7 +117,32 @@ class ModelPasses:
         found = Noted(self._args, self._kwargs, Batch(size, 0, dim), tuple(map(self._place, tensors)), loss,
                       arguments, vectors)
         self.noted = [*self.noted, found][-recorder.count.passes:]  # Those before got no step.
+        if self._looks > 0 and isinstance(outputs, torch.Tensor) and not callable(loss):
+            outputs.register_hook(functools.partial(self._look, outputs.detach(), found))
         self.forget()
+
+    def _look(self, outputs: torch.Tensor, one: Noted, grad: torch.Tensor) -> None:
+        """The backward pass of the loss has come to the outputs."""
+        passes = self._recorder.passes
+        if self._looks > 0 and not passes.paused and passes.backwards > 0 and [t.numel() for t in self.losses] == [1]:
+            scale = self._recorder.setup.loss_scale() if passes.scale is None else passes.scale
+            batch = one.batch._replace(dim=max(0, one.batch.dim))
+            self._factors.append(_loss_factor.find(outputs, grad.detach() / scale, float(self.losses[0]) / scale,
+                                                   cast(str, one.loss), one.arguments, batch))
+
+    def check_losses(self) -> None:
+        """In the first steps: whether they are those that fisher_backward() was told."""
+        count, found, self._factors = self._recorder.count, self._factors, []
+        passes = max(1, len(count.seen))
+        found = found[-passes:]
+        if self._looks == 0 or len(found) < passes or count.over:
+            return
+        self._looks -= 1
+        loss, arguments = cast(str, self.noted[-1].loss), self.noted[-1].arguments
+        texts = [_loss_factor.explain(one, loss, arguments, passes) for one in found if one is not None]
+        if texts and all(texts):
+            self._looks = 0
+            self._recorder.consistency.tell("loss", str(texts[0]))
 
     def _place(self, output: torch.Tensor) -> int:
         node: Any = output.grad_fn
@@ -120,7 +161,7 @@ class ModelPasses:
         self._args, self._kwargs, self._results = (), {}, []
 
     def end_step(self) -> None:
-        self.noted = []
+        self.noted, self.losses = [], ()
         self.forget()
 
     def curvature(self, noted: Sequence[Noted], parameters: Sequence[nn.Parameter],
@@ -129,7 +170,9 @@ class ModelPasses:
         named = {id(p): name for name, p in self.module.named_parameters()}
         names, total = [named[id(p)] for p in parameters], []
         for one in noted:
-            count = math.ceil(self._fraction * one.batch.size) if one.batch.dim >= 0 else one.batch.size
+            count = one.batch.size  # Normalisations by batches need two samples.
+            if one.batch.dim >= 0:
+                count = min(count, max(2, math.ceil(self._fraction * count)))
             if count == 0:
                 continue
             tangents = []
@@ -157,11 +200,18 @@ class ModelPasses:
             except (RuntimeError, NotImplementedError) as error:
                 if "out of memory" in str(error):
                     raise
-                text = str(error).strip().split("\n")[0]
-                raise InvalidArgument(f"[KFAC] step_length is 'quadratic', and forward mode through the model failed: "
-                                      f"{text}. nn.LSTM and other fused functions, and functions without jvp(), have "
-                                      "none; write them in other operations, or take another step_length") from error
+                raise InvalidArgument(f"[KFAC] step_length is 'quadratic', which differentiates the outputs in forward "
+                                      f"mode, and {self._without_forward_mode(error)}; write that in other operations, "
+                                      "or take another step_length") from error
         return out, tangent
+
+    def _without_forward_mode(self, error: Exception) -> str:
+        for name, module in self.module.named_modules():
+            if isinstance(module, nn.RNNBase):
+                kind = type(module).__name__
+                return f"nn.{kind} ('{name or 'model'}') has none"
+        text = str(error).strip().split("\n")[0].rstrip(".")
+        return f"here that failed: {text}. Fused functions, and functions without jvp(), have none"
 
 
 def _attention() -> Any:
