@@ -53,7 +53,10 @@ class Comm:
         if not 1 <= port <= 65535:
             raise InvalidArgument(f"[Comm.tcp] the port is {port}; it must be 1 to 65535; pass port=..., or "
                                   "set MASTER_PORT")
-        if secret == "":
+        if secret is not None and not isinstance(secret, str):
+            raise InvalidArgument(f"[Comm.tcp] secret is a {type(secret).__name__}; it must be a str, e.g. "
+                                  "secrets.token_hex(32), or None for that of the environment")
+        if secret is not None and not secret.strip():
             raise InvalidArgument("[Comm.tcp] secret is empty; pass at least 16 characters, or None for that of the "
                                   "environment")
         return cls._make(library().dkfac_comm_tcp, rank, size, host.encode(), port,

@@ -207,7 +207,7 @@ class Processes(Folder):
         self.run_processes(lambda *rank: torchrun(*rank) | {"DKFAC_SECRET": "of this job alone"}, 2, *required)
         ends = self.finish(self.start(torchrun, 2, *required, "--force"))
         self.assertEqual([e.returncode for e in ends], [64, 64])
-        self.assertIn("a secret is required (run.require_secret)", "".join(e.stderr for e in ends))
+        self.assertIn("a secret is required (require_secret)", "".join(e.stderr for e in ends))
         limit = ["--force", "--set", "run.comm_timeout_s=2"]
         ends = self.finish(self.start(lambda rank, size, port: torchrun(rank, size, port) | {
             "DKFAC_SECRET": f"of the job that has number {rank}"}, 2, *self.args("a", *limit)))

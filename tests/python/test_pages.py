@@ -81,12 +81,21 @@ def test_trainer(tmp_path):
 
 def test_lightning(tmp_path):
     lightning = pytest.importorskip("lightning")
-    module = run("Lightning", lightning=lightning)["Classifier"](net())
-    for _ in range(2):
-        trainer = lightning.Trainer(max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False,
+    kind = run("Lightning", lightning=lightning)["Classifier"]
+
+    def fit(module, epochs=1, path=None):
+        trainer = lightning.Trainer(max_epochs=epochs, accelerator="cpu", logger=False, enable_checkpointing=False,
                                     enable_progress_bar=False, enable_model_summary=False, default_root_dir=tmp_path)
-        trainer.fit(module, batches())
+        trainer.fit(module, batches(), ckpt_path=path)
+        return trainer
+    module = kind(net())
+    for _ in range(2):
+        trainer = fit(module)
         assert trained(module.kfac, 4)
+    trainer.save_checkpoint(tmp_path / "one.ckpt")
+    resumed = kind(net())
+    fit(resumed, 2, str(tmp_path / "one.ckpt"))
+    assert trained(resumed.kfac, 8) and resumed.saved is None
     other = copy.deepcopy(module)  # As averages of the weights are made in a run.
     assert other.kfac is None and module.kfac is not None
 

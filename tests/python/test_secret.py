@@ -18,8 +18,12 @@ def no_secret(monkeypatch):
 def test_one_is_required_long_enough_and_never_shown(monkeypatch):
     with pytest.raises(dkfac.InvalidArgument, match="a secret is required"):
         dkfac.Comm.tcp(1, 2, "127.0.0.1", 1, require_secret=True)
-    with pytest.raises(dkfac.InvalidArgument, match="secret is empty"):
-        dkfac.Comm.tcp(1, 2, "127.0.0.1", 1, secret="")
+    for size in (1, 2):
+        for wrong, text in (("", "secret is empty"), (20 * " ", "secret is empty"), (OURS.encode(), "must be a str")):
+            with pytest.raises(dkfac.InvalidArgument, match=text):
+                dkfac.Comm.tcp(0, size, "127.0.0.1", 1, secret=wrong)
+        with pytest.raises(dkfac.InvalidArgument, match="the secret has 5 bytes"):
+            dkfac.Comm.tcp(0, size, "127.0.0.1", 1, secret="short")
     monkeypatch.setenv("DKFAC_SECRET", "short")
     with pytest.raises(dkfac.InvalidArgument, match="DKFAC_SECRET has 5 bytes") as error:
         dkfac.Comm.tcp(1, 2, "127.0.0.1", 1)

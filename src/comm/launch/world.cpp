@@ -37,7 +37,7 @@ World::World(Options options, Secret secret) {
           make_tcp(launch.rank, launch.size, launch.host, launch.port, options, std::move(secret));
       return;
     }
-    DKFAC_CHECK(!secret.required, "[world] a secret is required (run.require_secret), and ",
+    DKFAC_CHECK(!secret.required, "[world] a secret is required (require_secret), and ",
                 launch.launcher, " connects ", launch.size,
                 " ranks over MPI, which takes none; start them over TCP, by torchrun or srun "
                 "--mpi=none, or do not require it");

@@ -38,21 +38,33 @@ std::string of_environment(std::string& source) {
   return path != nullptr ? read_secret(path) : text != nullptr ? text : "";
 }
 
-}  // namespace
-
-std::string find_secret(const Secret& given) {
-  std::string source = "the secret", text = given.text;
-  if (text.empty()) text = of_environment(source);
-  if (source.empty()) {
-    DKFAC_CHECK(!given.required,
-                "[tcp] a secret is required (run.require_secret), and there is none; give every "
-                "rank the same DKFAC_SECRET or DKFAC_SECRET_FILE");
-    return {};
-  }
+void check(const std::string& source, const std::string& text) {
+  DKFAC_CHECK(text.empty() || text.find_first_not_of(" \t\r\n") != std::string::npos, "[tcp] ",
+              source, " is blank; a secret is drawn at random, e.g. by openssl rand -hex 32");
   DKFAC_CHECK(text.size() >= kLeast && text.size() <= kMost, "[tcp] ", source, " has ",
               text.size() > kMost ? "more than " : "", text.size() > kMost ? kMost : text.size(),
               " bytes; a secret has ", kLeast, " to ", kMost,
               " of them, at random, e.g. of openssl rand -hex 32");
+}
+
+constexpr const char* kGiven = "the secret";
+
+}  // namespace
+
+void check_secret(const Secret& given) {
+  if (!given.text.empty()) check(kGiven, given.text);
+}
+
+std::string find_secret(const Secret& given) {
+  std::string source = kGiven, text = given.text;
+  if (text.empty()) text = of_environment(source);
+  if (source.empty()) {
+    DKFAC_CHECK(!given.required,
+                "[tcp] a secret is required (require_secret), and there is none; give every "
+                "rank the same DKFAC_SECRET or DKFAC_SECRET_FILE");
+    return {};
+  }
+  check(source, text);
   if (!has_crypto())
     throw Error(detail::concat("[tcp] ", source,
                                " sets a secret, and this build cannot use it; "

@@ -11,4 +11,7 @@ namespace dkfac::comm {
 /// read; Error where there is one and the build has no libcrypto. No message has its text.
 [[nodiscard]] std::string find_secret(const Secret& given);
 
+/// Throws InvalidArgument where a secret that is given is no secret, for a job that needs none.
+void check_secret(const Secret& given);
+
 }  // namespace dkfac::comm

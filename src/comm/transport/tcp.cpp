@@ -15,7 +15,10 @@ std::shared_ptr<Communicator> make_tcp(int rank, int size, const std::string& ho
               " ranks does not exist");
   DKFAC_CHECK(port != 0 || size == 1, "[make_tcp] port is 0; all ranks have to know one port");
   Member self{rank, size};
-  if (size > 1) self.secret = find_secret(secret);
+  if (size > 1)
+    self.secret = find_secret(secret);
+  else
+    check_secret(secret);
   return make_peers("tcp", TcpGroup::world(self, host, port, options), options);
 }
 

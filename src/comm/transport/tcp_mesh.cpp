@@ -81,9 +81,10 @@ AddressBook gather(const Member& self, std::uint16_t port, std::uint16_t own_por
     if (deadline.passed())
       throw CommError(detail::concat(
           "[tcp] rank 0 waited ", deadline.seconds(), " s (timeout_s) at port ", port, "; ",
-          rank_list(closed(joined, 1)), " did not come", listener.refused(),
-          "; are they running, and do they have the same "
-          "MASTER_ADDR and MASTER_PORT?"));
+          rank_list(closed(joined, 1)), " did not come",
+          listener.refused().empty()
+              ? "; are they running, and do they have the same MASTER_ADDR and MASTER_PORT?"
+              : listener.refused() + "; give every rank the same one"));
   }
   const BookHead head{BookHead::kMagic, book.job};
   for (const BookEntry& entry : entries)
@@ -131,7 +132,7 @@ std::string Listener::refused() const {
   if (refused_ == 0) return {};
   return detail::concat("; ", refused_, refused_ == 1 ? " connection was" : " connections were",
                         " refused, the last of ", last_refused_,
-                        " (DKFAC_SECRET, DKFAC_SECRET_FILE)");
+                        " (secret, DKFAC_SECRET, DKFAC_SECRET_FILE)");
 }
 
 bool Listener::read_handshake(PendingConnection& pending) {

@@ -111,6 +111,7 @@ TEST_F(TcpSecret, AnotherOneOrNoneIsAnErrorOnBothSides) {
     EXPECT_EQ(messages[1].empty(), c.at_1.empty()) << messages[1];
     EXPECT_TRUE(contains(messages[0], c.at_0)) << messages[0];
     EXPECT_TRUE(contains(messages[1], c.at_1)) << messages[1];
+    EXPECT_FALSE(contains(messages[0], "MASTER_ADDR")) << messages[0];
     for (const std::string& message : messages)
       EXPECT_FALSE(contains(message, kOurs) || contains(message, kTheirs)) << message;
   }
@@ -146,12 +147,15 @@ TEST_F(TcpSecret, IsReadFromTheEnvironmentOrAFile) {
 TEST(TcpSecretRefusals, NameWhatIsMissingAndNeverTheSecret) {
   const Variable no_file("DKFAC_SECRET_FILE", {}), no_text("DKFAC_SECRET", {});
   EXPECT_EQ(complaint({}), "");
-  EXPECT_TRUE(contains(complaint({.required = true}), "run.require_secret"));
+  EXPECT_TRUE(contains(complaint({.required = true}), "(require_secret)"));
   EXPECT_TRUE(contains(complaint({.text = "too short"}), "16 to 4096"));
   EXPECT_FALSE(contains(complaint({.text = "too short"}), "too short"));
   const Variable empty("DKFAC_SECRET", "");
   EXPECT_TRUE(contains(complaint({}), "DKFAC_SECRET has 0 bytes"));
   EXPECT_EQ(contains(complaint({.text = kOurs}), "DKFAC_CRYPTO=ON"), !has_crypto());
+  const Variable blank("DKFAC_SECRET", std::string(20, ' '));
+  EXPECT_TRUE(contains(complaint({}), "DKFAC_SECRET is blank"));
+  EXPECT_THROW((void)make_tcp(0, 1, "127.0.0.1", 0, {}, {.text = "short"}), InvalidArgument);
   // One rank makes no connection.
   EXPECT_EQ(make_tcp(0, 1, "127.0.0.1", 0, {}, {.required = true})->size(), 1);
   EXPECT_THROW((void)make_tcp(1, 2, "127.0.0.1", 1, {}, {.required = true}), InvalidArgument);
