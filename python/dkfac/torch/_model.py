@@ -365,5 +365,5 @@ class ModelPreconditioner(Joins, Sampled, Settable):
         """It belongs to one model: a copied module that holds it as an attribute has None."""
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("[dkfac] a preconditioner cannot be pickled, nor a module that holds it as an attribute; save the "
-                        "state_dict() of both, or copy.deepcopy() of the module, in which None stands for it")
+        raise TypeError("[dkfac] a preconditioner cannot be pickled, nor a module that holds it as an attribute; save "
+                        "the state_dict() of both, or copy.deepcopy() of the module, in which None stands for it")
