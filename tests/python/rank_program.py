@@ -3,6 +3,7 @@ on from what other numbers of ranks have saved."""
 import contextlib
 import functools
 import json
+import os
 import pathlib
 import sys
 
@@ -137,6 +138,7 @@ def main():
     rank, size = int(sys.argv[1]), int(sys.argv[2])
     store, out, cases = sys.argv[3], sys.argv[4], json.loads(sys.argv[5])
     torch.set_num_threads(1)
+    os.environ["MASTER_ADDR"] = "127.0.0.1"
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
     results = {name: train(rank, size, case) for name, case in cases.items()}
     results["portable"] = portable(pathlib.Path(out).parent, rank, size)

@@ -2,13 +2,12 @@
 import json
 import os
 import pathlib
-import subprocess
-import sys
 import tempfile
 
 import pytest
 import torch
 import rank_program
+from rank_starter import start_ranks
 from support import EPS
 
 PROGRAM = pathlib.Path(__file__).with_name("rank_program.py")
@@ -34,23 +33,13 @@ if hasattr(torch, "func"):
         **exact, "accumulation_steps": 2, "skip_layers": "norm", "outer": True}})
 
 
-def train(folder, size, timeout=240):
+def train(folder, size):
     """{case: (parameters, backend)} of every rank."""
     cases = {name: dict(case) for name, case in CASES.items()}
     if size == 1:
         del cases["half of the ranks work"]["grad_worker_fraction"]  # Needs two ranks.
-    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(p for p in sys.path if p), OMP_NUM_THREADS="1",
-                       MASTER_ADDR="127.0.0.1")
     out = folder / f"out{size}"
-    ranks = [subprocess.Popen([sys.executable, str(PROGRAM), str(rank), str(size), str(folder / f"store{size}"),
-                               str(out), json.dumps(cases)], env=environment, stderr=subprocess.PIPE, text=True)
-             for rank in range(size)]
-    try:
-        errors = [rank.communicate(timeout=timeout)[1] for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    assert all(rank.returncode == 0 for rank in ranks), "\n".join(errors)
+    start_ranks(PROGRAM.read_text(), folder, size, size, folder / f"store{size}", out, json.dumps(cases))
     return [torch.load(f"{out}.{rank}") for rank in range(size)]
 
 
@@ -110,17 +99,8 @@ def test_the_cases_differ(results):
 def run_ranks(program, folder, mode, size):
     """What each rank prints. torch may leave the file of a store behind, with the addresses of these ranks, at
     which others would wait: each call has its own."""
-    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(p for p in sys.path if p), OMP_NUM_THREADS="1")
-    store = pathlib.Path(tempfile.mkdtemp(dir=folder)) / "store"
-    ranks = [subprocess.Popen([sys.executable, "-c", program, str(rank), str(store), mode], env=environment,
-                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for rank in range(size)]
-    try:
-        found = [rank.communicate(timeout=120) for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    assert all(rank.returncode == 0 for rank in ranks), "\n".join(error for _, error in found)
-    return [out.strip() for out, _ in found]
+    folder = tempfile.mkdtemp(dir=folder)
+    return start_ranks(program, folder, size, pathlib.Path(folder) / "store", mode)
 
 
 AGAIN = """
