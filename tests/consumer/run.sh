@@ -15,10 +15,11 @@ trap 'rm -rf "$work"' EXIT
 mv "$work/first" "$work/moved"
 mpi=$(find "$work/moved" -name dkfac_mpiTargets.cmake)
 mpiexec=(mpiexec --oversubscribe -n 2)
+kind=(-DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE=-O0) # The libraries compute; optimising templates takes longest.
 for library; do
   echo "== $library"
   "$cmake" -S "$here" -B "$work/build/$library" -DCMAKE_PREFIX_PATH="$work/moved" \
-    -DCMAKE_CXX_COMPILER="$compiler" -DCMAKE_BUILD_TYPE=Release \
+    -DCMAKE_CXX_COMPILER="$compiler" "${kind[@]}" \
     -DLIBRARY="$library" -DEXAMPLES="$examples"
   "$cmake" --build "$work/build/$library"
   "$work/build/$library/consumer"
@@ -44,7 +45,7 @@ if [ -n "$shared" ]; then
 fi
 echo "== examples/own_network"
 "$cmake" -S "$examples/own_network" -B "$work/build/own_network" -DCMAKE_PREFIX_PATH="$work/moved" \
-  -DCMAKE_CXX_COMPILER="$compiler" -DCMAKE_BUILD_TYPE=Release
+  -DCMAKE_CXX_COMPILER="$compiler" "${kind[@]}"
 "$cmake" --build "$work/build/own_network"
 "$work/build/own_network/own_network"
 source "$here/package.sh"

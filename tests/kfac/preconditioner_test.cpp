@@ -107,7 +107,7 @@ TEST(Preconditioner, EqualsTheOptimizerWithoutMomentum) {
   const std::vector<double> optimizer = train_ranks<double>(2, [](auto comm) {
     return optim::make_kfac(comm, {.curvature = options64(), .momentum = 0});
   });
-  // The same sums in another order over 20 steps.
+  // The same sums in another order over 12 steps.
   EXPECT_TRUE(near(train_ranks_preconditioned(2, options64()), optimizer, 1e-10));
 }
 

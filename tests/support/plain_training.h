@@ -21,7 +21,7 @@ using MakeOptimizer =
     std::function<std::unique_ptr<optim::Optimizer>(std::shared_ptr<comm::Communicator>)>;
 
 struct TrainSettings {
-  int steps = short_or_full(8, 20);
+  int steps = short_or_full(8, 12);
   std::int64_t global_batch = 24;
   double loss_scale = 1;
   LossReduction reduction = LossReduction::local_mean;

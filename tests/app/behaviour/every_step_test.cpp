@@ -30,11 +30,11 @@ Config config_of(const Keys& more) {
 }
 
 /// All state is compared, so steps that were equal once stay so; a few show what was not saved.
-/// Steps 20 to 33 are followed beyond the longest interval below, which they span twice, and some
-/// runs go to the end. Before an epoch's evaluation the whole run has no checkpoint.
+/// Steps 20 to 26 are followed beyond the longest interval below, which they span, and one run goes
+/// to the end. Before an epoch's evaluation the whole run has no checkpoint.
 std::int64_t end_of(std::int64_t k) {
-  const std::int64_t more = k >= 20 && k < 34 ? 8 : 3;
-  const std::int64_t end = k % 20 == 1 ? kSteps : std::min(kSteps, k + more);
+  const std::int64_t more = k >= 20 && k < 27 ? 8 : 3;
+  const std::int64_t end = k == 40 ? kSteps : std::min(kSteps, k + more);
   return end < kSteps && end % kStepsPerEpoch == 0 ? end + 1 : end;
 }
 

@@ -9,6 +9,7 @@
 #include "dkfac/kfac/assignment.h"
 
 #include "kfac/split_layers.h"
+#include "support/short_runs.h"
 #include "support/tcp_ranks.h"
 
 // split_factors changes which ranks average and invert the factors, and what is sent, and nothing
@@ -68,7 +69,7 @@ class EverySplit : public ::testing::TestWithParam<SplitMethod> {};
 
 TEST_P(EverySplit, GivesTheBitsOfWholeLayers) {
   const CurvatureOptions& whole = GetParam().options;
-  for (const int ranks : {1, 2, 3, 4}) {
+  for (const int ranks : short_or_full<std::vector<int>>({4}, {1, 2, 3, 4})) {
     const std::vector<SplitRun> together = over_threads(ranks, whole),
                                 apart = over_threads(ranks, divided(whole));
     EXPECT_FALSE(is_divided(together[0]));

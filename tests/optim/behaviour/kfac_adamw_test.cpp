@@ -92,7 +92,7 @@ TEST(KfacByAdamw, IsNeitherMomentumNorAdamwAlone) {
 
 TEST(KfacByAdamw, HasTheSameWeightsOnAnyNumberOfRanks) {
   const std::vector<double> one = train_ranks<double>(1, kfac_of(by_adamw()));
-  // As in the invariance tests: the order of sums differs, and 20 steps amplify that little. The
+  // As in the invariance tests: the order of sums differs, and 12 steps amplify that little. The
   // epsilon is far above the roundings of directions that are 0.
   for (const int ranks : {2, 3, 4})
     EXPECT_TRUE(near(train_ranks<double>(ranks, kfac_of(by_adamw())), one, 1e-10)) << ranks;
