@@ -26,7 +26,7 @@ class Recipes(Folder):
         return sorted((self.dir / out / "checkpoints").glob("step-??????"))[-1]
 
     def test_plans_need_no_images(self):
-        for name in ("kfac-16k", "lars-8k", "sgd-8k", "fastai-18min"):
+        for name in ("kfac-16k", "lars-16k-matched", "lars-8k", "sgd-8k", "fastai-18min"):
             done = self.dkfac("info", RECIPES / f"{name}.toml", *sets(["model.width=4"]))
             self.assertEqual(done.returncode, 0, done.stderr)
             for part in ("[load_data] no image-folder: ", "1281167 training and 50000 test samples",

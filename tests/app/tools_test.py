@@ -9,6 +9,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -311,6 +312,50 @@ class Folders(Tool):
                 self.assertFalse((self.dir / name).exists())
         for name in ("demo.sh", "comparison.sh"):
             self.assertIn('\nclear_folder "$out"\n', (TOOLS / name).read_text())
+
+
+class ValidationImages(Tool):
+    def sort(self, labels, **env):
+        return subprocess.run([sys.executable, TOOLS / "sort_validation.py", "val", labels], cwd=self.dir, text=True,
+                              check=False, capture_output=True, env={**os.environ, **env})
+
+    def images(self):
+        return sorted(str(path.relative_to(self.dir)) for path in self.dir.glob("val/**/*.JPEG"))
+
+    def test_go_to_their_classes(self):
+        names = [f"ILSVRC2012_val_{number:08}" for number in range(1, 4)]
+        (self.dir / "list.txt").write_text("n02\nn01\nn02\n")
+        (self.dir / "s.csv").write_text("ImageId,PredictionString\n" + f"{names[2]},n02 1 2 3 4 n02 5 6 7 8\n"
+                                        f"{names[0]},n02 1 2 3 4\n{names[1]},n01 1 2 3 4\n")
+        expected = sorted(f"val/{c}/{name}.JPEG" for c, name in zip(("n02", "n01", "n02"), names, strict=True))
+        for labels in ("list.txt", "s.csv"):
+            with self.subTest(labels=labels):
+                (self.dir / "val").mkdir()
+                for name in names:
+                    (self.dir / "val" / f"{name}.JPEG").touch()
+                for moved in (3, 0):
+                    done = self.sort(labels)
+                    self.assertEqual(done.stdout, f"{moved} images moved, {3 - moved} were in place; 2 classes\n",
+                                     done.stderr)
+                    self.assertEqual(self.images(), expected)
+                shutil.rmtree(self.dir / "val")
+
+    def test_stay_where_one_has_no_label(self):
+        (self.dir / "list.txt").write_text("n02\n")
+        (self.dir / "val").mkdir()
+        self.assertIn("has no ILSVRC2012_val_", self.sort("list.txt").stderr)
+        for number in (1, 2):
+            (self.dir / "val" / f"ILSVRC2012_val_{number:08}.JPEG").touch()
+        done = self.sort("list.txt")
+        self.assertEqual((done.returncode, self.images()), (65, [f"val/ILSVRC2012_val_0000000{n}.JPEG" for n in (1, 2)]))
+        self.assertIn("1 images have no label, the first is ILSVRC2012_val_00000002.JPEG", done.stderr)
+
+    def test_need_scipy_for_the_development_kit_alone(self):
+        (self.dir / "scipy.py").write_text("raise ImportError")
+        (self.dir / "kit").mkdir()
+        done = self.sort("kit", PYTHONPATH=str(self.dir))
+        self.assertEqual(done.returncode, 65)
+        self.assertIn("python3-scipy", done.stderr)
 
 
 class Presets(unittest.TestCase):

@@ -1,8 +1,9 @@
-// The ImageNet recipes: what they say, and that each of them trains.
+// The ImageNet recipes: what they say, that each of them trains, and what the matched pair shares.
 
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "dkfac/comm/in_process.h"
 #include "dkfac/core/threads.h"
 
+#include "app/report/settings.h"
 #include "app/shared/config.h"
 #include "app/shared/phases.h"
 #include "app/shared/trainer.h"
@@ -22,10 +24,12 @@ namespace fs = std::filesystem;
 
 constexpr std::int64_t kImages = 1281167;
 
+constexpr const char* kMatched = "lars-16k-matched";  ///< No published recipe.
+
 std::vector<fs::path> recipes() {
   std::vector<fs::path> out;
   for (const auto& entry : fs::directory_iterator(fs::path(DKFAC_TEST_CONFIGS) / "imagenet"))
-    out.push_back(entry.path());
+    if (entry.path().stem() != kMatched) out.push_back(entry.path());
   std::ranges::sort(out);
   return out;
 }
@@ -273,6 +277,42 @@ TEST(LarsRecipes, SayWhatTheReferenceConvergencePointsSay) {
     const double per_epoch = static_cast<double>(kImages) / static_cast<double>(row.batch);
     EXPECT_NEAR((c.lr.end - row.warmup) * per_epoch, row.steps, per_epoch);
   }
+}
+
+/// The sections in which two files say anything different, but for the label of the run.
+std::set<std::string> sections_that_differ(const std::string& a, const std::string& b) {
+  std::vector<RunGroup> groups{{a, {{}}}, {b, {{}}}};
+  for (RunGroup& group : groups) group.runs[0].configuration = to_toml(recipe(group.name));
+  std::set<std::string> sections;
+  for (const auto& setting : differing_settings(groups))
+    sections.insert(setting.first.substr(0, setting.first.find('.')));
+  return sections;
+}
+
+TEST(MatchedPair, DiffersInOptimizerAndRateAlone) {
+  using Sections = std::set<std::string>;
+  EXPECT_EQ(sections_that_differ("kfac-16k", kMatched), (Sections{"lr", "optimizer"}));
+  EXPECT_EQ(recipe(kMatched).optimizer.type, optim::OptimizerType::lars);
+  // The published recipes of the two are no such pair.
+  EXPECT_EQ(sections_that_differ("kfac-32k", "lars-32k"),
+            (Sections{"augment", "data", "lr", "model", "optimizer", "run", "train"}));
+}
+
+TEST(MatchedPair, BeginsItsSearchBetweenTheReferenceConvergencePoints) {
+  const Config low = recipe("lars-8k"), high = recipe("lars-32k"), own = recipe(kMatched);
+  const auto between = [&](const auto& value, double places) {
+    const double mean = std::sqrt(value(low) * value(high));
+    EXPECT_NEAR(value(own), mean, 0.5 * places) << "the geometric mean, rounded";
+  };
+  between([](const Config& c) { return c.lr.lr; }, 1);
+  between([](const Config& c) { return 1 - c.optimizer.momentum(); }, 0.01);
+  between([](const Config& c) { return c.optimizer.options.sgd.weight_decay; }, 1e-5);
+  const double epochs = static_cast<double>(own.run.epochs);
+  between([&](const Config& c) {
+    return c.lr.warmup_epochs * epochs / static_cast<double>(c.run.epochs);
+  }, 1);
+  EXPECT_EQ(own.lr.start, own.lr.warmup_epochs);
+  EXPECT_EQ(own.lr.end, epochs);
 }
 
 }  // namespace
