@@ -35,7 +35,8 @@ constexpr std::pair<const char*, const char*> kExamples[] = {
   dkfac train configs/finetune-resnet50.toml --init net.safetensors --set data.path=FOLDER
   dkfac train --resume out/a            resume from the newest valid checkpoint)"},
     {"compare", R"(
-  dkfac compare configs/lenet-kfac.toml configs/lenet-sgd.toml --seeds 3 --target 0.86 --out out/c)"},
+  dkfac compare configs/lenet-kfac.toml configs/lenet-sgd.toml --seeds 3 --target 0.86 --out out/c
+  dkfac compare --runs out/a out/b --target 0.86 --out out/d)"},
     {"eval", R"(
   dkfac eval out/a                      loss and accuracy of that checkpoint
   dkfac eval --watch out/a              the same for each new checkpoint, during the training)"},

@@ -78,10 +78,24 @@ void add_train(CLI::App& app, TrainCommand& command) {
       "write trace.json for Perfetto or chrome://tracing");
 }
 
+/// Refuses options of training beside finished runs, and a comparison of nothing.
+void check_compared(const CLI::App& compare, const CompareCommand& command) {
+  if (command.configs.empty() == command.runs.empty())
+    throw CLI::ValidationError("compare",
+                               "give either configurations to train, or finished runs with --runs");
+  for (const char* option : {"--seeds", "--set", "--ranks", "--device"})
+    if (!command.runs.empty() && compare.count(option) > 0)
+      throw CLI::ValidationError(option, "has no effect on finished runs; leave it out");
+}
+
 void add_compare(CLI::App& app, CompareCommand& command) {
   CLI::App* compare =
       app.add_subcommand("compare", "Train several configurations with the same seeds, and report");
-  compare->add_option("configs", command.configs, "configurations")->required();
+  compare->add_option("configs", command.configs, "configurations");
+  compare
+      ->add_option("--runs", command.runs,
+                   "instead of training, compare the finished runs in these folders")
+      ->type_name("FOLDER");
   compare->add_option("--out", command.out, "folder of the comparison")
       ->required()
       ->check(some_name());
@@ -102,6 +116,7 @@ void add_compare(CLI::App& app, CompareCommand& command) {
   print("--json", CompareOutput::json, "print the comparison as JSON")
       ->excludes(print("--markdown", CompareOutput::markdown, "print it as Markdown"));
   add_run_options(*compare, command);
+  compare->parse_complete_callback([&command, compare] { check_compared(*compare, command); });
 }
 
 template <class Command>

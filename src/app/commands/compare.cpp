@@ -10,6 +10,7 @@
 #include "app/checkpoint/durable.h"
 #include "app/config/keys.h"
 #include "app/run/agreement.h"
+#include "app/run/finished_runs.h"
 #include "app/run/job.h"
 #include "app/run/page.h"
 #include "app/run/run_one.h"
@@ -17,6 +18,7 @@
 #include "app/shared/commands.h"
 #include "app/shared/config.h"
 #include "app/shared/report.h"
+#include "core/shared/printable.h"
 
 namespace dkfac::app {
 
@@ -35,7 +37,7 @@ void check_communication(const Config& config, const Config& first) {
   }
 }
 
-std::vector<Config> load_configs(const CompareCommand& command) {
+void check_targets(const CompareCommand& command) {
   DKFAC_CHECK(!command.target || (*command.target > 0 && *command.target <= 1),
               "[compare] --target ", *command.target,
               " is not in (0, 1]; an accuracy of 86 % is 0.86");
@@ -44,6 +46,9 @@ std::vector<Config> load_configs(const CompareCommand& command) {
               " is not in (0, 1]; an accuracy of 93 % is 0.93");
   DKFAC_CHECK(!command.target_loss || *command.target_loss > 0, "[compare] --target-loss ",
               *command.target_loss, " is not above 0");
+}
+
+std::vector<Config> load_configs(const CompareCommand& command) {
   std::vector<Config> configs;
   std::set<std::string> names;
   for (const auto& file : command.configs) {
@@ -68,6 +73,46 @@ std::vector<Config> load_configs(const CompareCommand& command) {
 constexpr const char* kAgain =
     "repeat the whole comparison with --force, which replaces them, or another --out";
 
+std::string go_on(const std::filesystem::path& run) {
+  return fmt::format(
+      "resume this run with 'dkfac train --resume {}' and compare it with --runs, or {}",
+      shell_word(run.string()), kAgain);
+}
+
+using Groups = std::vector<RunGroup>;
+
+Comparison comparison_of(const CompareCommand& command, const Groups& groups) {
+  return summarize(groups, {command.target, command.target_top5, command.target_loss});
+}
+
+std::string output_of(const CompareCommand& command, const Groups& groups) {
+  const Comparison all = comparison_of(command, groups);
+  if (command.output == CompareOutput::json) return to_json(groups, all, command.title);
+  if (command.output == CompareOutput::markdown) return markdown_table(all);
+  return text_table(all);
+}
+
+void write_comparison(const CompareCommand& command, const Groups& groups) {
+  const Comparison all = comparison_of(command, groups);
+  write_file(command.out / kComparisonFile, to_json(groups, all, command.title));
+  write_file(command.out / "comparison.md", markdown_table(all));
+}
+
+void show_comparison(const CompareCommand& command, const Groups& groups,
+                     const Terminal& terminal) {
+  const PageResult page = draw_page(command.out);
+  const bool for_people = command.output == CompareOutput::table;
+  terminal.out << output_of(command, groups) << (for_people ? "\n" + page.line + "\n" : "")
+               << std::flush;
+  if (!for_people && !page.drawn) terminal.err << page.line << std::endl;
+}
+
+/// Creates and locks the folder of a comparison.
+std::unique_ptr<RunLock> open_folder(const CompareCommand& command) {
+  const IfExists if_exists = command.force ? IfExists::overwrite : IfExists::refuse;
+  return make_folder(command.out, if_exists, command.command_line);
+}
+
 class Comparer {
  public:
   Comparer(const CompareCommand& command, const std::vector<Config>& configs, DataCache& cache,
@@ -85,48 +130,31 @@ class Comparer {
     print_backend_warning(configs_.front(), comm_->rank(), terminal_);
     const Position position{0, "folder"};
     run_and_agree(*comm_, position, [this] {
-      if (comm_->rank() == 0) lock_ = make_folder(command_.out, if_exists(), command_.command_line);
+      if (comm_->rank() == 0) lock_ = open_folder(command_);
     });
     // Seed by seed, so that a slow period of the machine affects every configuration.
     for (int k = 0; k < command_.seeds; ++k)
       for (std::size_t c = 0; c < configs_.size(); ++c) one(c, k);
-    if (comm_->rank() == 0) show();
+    if (comm_->rank() == 0) show_comparison(command_, groups_, terminal_);
     if (diverged_) throw RunError(*diverged_, RunError::Scope::every_rank);
   }
 
  private:
-  void show() const {
-    const PageResult page = draw_page(command_.out);
-    const bool for_people = command_.output == CompareOutput::table;
-    terminal_.out << output() << (for_people ? "\n" + page.line + "\n" : "") << std::flush;
-    if (!for_people && !page.drawn) terminal_.err << page.line << std::endl;
-  }
-  [[nodiscard]] std::string output() const {
-    if (command_.output == CompareOutput::json) return json(comparison());
-    if (command_.output == CompareOutput::markdown) return markdown_table(comparison());
-    return text_table(comparison());
-  }
-  [[nodiscard]] std::string json(const Comparison& all) const {
-    return to_json(groups_, all, command_.title);
-  }
-  [[nodiscard]] IfExists if_exists() const {
-    return command_.force ? IfExists::overwrite : IfExists::refuse;
-  }
-
   void one(std::size_t c, int k) {
     if (any_rank(*comm_, stop_requested())) throw_stopped(0, command_.out, kAgain);
     RunPlan plan{.config = configs_[c]};
     plan.config.run.seed += static_cast<std::uint64_t>(k);
     plan.folder =
         command_.out / configs_[c].run.name / fmt::format("seed-{}", plan.config.run.seed);
-    plan.if_exists = if_exists();
+    plan.if_exists = command_.force ? IfExists::overwrite : IfExists::refuse;
+    plan.checkpoints = true;
     plan.label = fmt::format("{} seed {}", configs_[c].run.name, plan.config.run.seed);
     plan.command_line = command_.command_line;
     plan.quiet = command_.quiet || command_.output != CompareOutput::table;
     const RunResult result = run_or_divergence(plan);
     groups_[c].runs.push_back(result);
-    if (comm_->rank() == 0) write();
-    if (result.status == "stopped") throw_stopped(result.steps, command_.out, kAgain);
+    if (comm_->rank() == 0) write_comparison(command_, groups_);
+    if (result.status == "stopped") throw_stopped(result.steps, command_.out, go_on(plan.folder));
   }
 
   // Divergence is a result too: it is recorded and the other runs continue.
@@ -144,16 +172,6 @@ class Comparer {
     return result;
   }
 
-  [[nodiscard]] Comparison comparison() const {
-    return summarize(groups_, {command_.target, command_.target_top5, command_.target_loss});
-  }
-
-  void write() const {
-    const Comparison all = comparison();
-    write_file(command_.out / kComparisonFile, json(all));
-    write_file(command_.out / "comparison.md", markdown_table(all));
-  }
-
   const CompareCommand& command_;
   const std::vector<Config>& configs_;
   DataCache& cache_;
@@ -164,12 +182,39 @@ class Comparer {
   std::optional<Failure> diverged_;
 };
 
+void compare_finished(const CompareCommand& command, const Terminal& terminal) {
+  check_targets(command);
+  const Groups groups = read_finished_runs(command.runs);
+  for (const auto& folder : command.runs)
+    DKFAC_CHECK(
+        !std::filesystem::exists(command.out) || !std::filesystem::equivalent(folder, command.out),
+        "[compare] --out '", command.out.string(),
+        "' is the folder of one of the runs; choose another");
+  const auto lock = open_folder(command);
+  if (const std::string text = other_machines_text(groups); !text.empty())
+    print_warnings({text}, terminal);
+  write_comparison(command, groups);
+  show_comparison(command, groups, terminal);
+}
+
+int run_finished(const CompareCommand& command, const Terminal& terminal) {
+  return run_job({}, terminal, [&](const std::shared_ptr<comm::Communicator>& comm) {
+    if (comm->rank() != 0) return;
+    const auto failure = attempt("compare", [&] { compare_finished(command, terminal); });
+    if (failure) throw RunError(*failure, RunError::Scope::this_rank);
+  });
+}
+
 }  // namespace
 
 int run(const CompareCommand& command, const Terminal& terminal) {
+  if (!command.runs.empty()) return run_finished(command, terminal);
   std::vector<Config> configs;
   Job job{.ranks = command.ranks};
-  job.early = attempt("config", [&] { configs = load_configs(command); });
+  job.early = attempt("config", [&] {
+    check_targets(command);
+    configs = load_configs(command);
+  });
   if (!job.early) {
     job.connection = connection(configs.front());
     job.ranks_per_node = configs.front().run.hierarchical;

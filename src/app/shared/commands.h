@@ -38,6 +38,7 @@ enum class CompareOutput : std::uint8_t { table, json, markdown };
 /// Runs follow each other seed by seed, so that a slow period of the machine affects all equally.
 struct CompareCommand {
   std::vector<std::filesystem::path> configs;
+  std::vector<std::filesystem::path> runs;  ///< Folders of finished runs; then nothing is trained.
   std::vector<std::string> set;
   std::filesystem::path out;
   int seeds = 1;                      ///< run.seed, run.seed + 1, ...
