@@ -308,9 +308,11 @@ TEST(MatchedPair, BeginsItsSearchBetweenTheReferenceConvergencePoints) {
   between([](const Config& c) { return 1 - c.optimizer.momentum(); }, 0.01);
   between([](const Config& c) { return c.optimizer.options.sgd.weight_decay; }, 1e-5);
   const double epochs = static_cast<double>(own.run.epochs);
-  between([&](const Config& c) {
-    return c.lr.warmup_epochs * epochs / static_cast<double>(c.run.epochs);
-  }, 1);
+  between(
+      [&](const Config& c) {
+        return c.lr.warmup_epochs * epochs / static_cast<double>(c.run.epochs);
+      },
+      1);
   EXPECT_EQ(own.lr.start, own.lr.warmup_epochs);
   EXPECT_EQ(own.lr.end, epochs);
 }
