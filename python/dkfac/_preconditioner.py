@@ -5,7 +5,7 @@ import ctypes
 import math
 from collections.abc import Callable
 from ctypes import byref, c_int32, c_void_p
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from . import _structs as c
 from ._comm import Comm
@@ -16,6 +16,7 @@ _ENUMS = {"damping_split": c.DAMPING_SPLITS, "norm_fisher": c.NORM_FISHERS, "sha
           "inverse_method": c.INVERSE_METHODS, "loss_reduction": c.LOSS_REDUCTIONS}
 _TYPES = c.fields(c.CurvatureOptions)
 INTERVALS = ("statistics_interval", "inverse_interval")
+_REPORTED, _REPORT_SIZE = frozenset(c.fields(c.StepReport)), ctypes.sizeof(c.StepReport)
 _Value = TypeVar("_Value")
 
 
@@ -75,6 +76,7 @@ class StepReport:
     inverse_interval: int
     intervals_chosen: int  # After this step, by the overhead.
     overhead: float  # What K-FAC adds to a step with them; 0: not measured yet.
+    fixed_overhead: float  # The part of it that every step has, whatever the intervals.
     flops: float
     flops_skipped: float
     bytes: int
@@ -90,10 +92,20 @@ class StepReport:
     launches_refused: int
 
     def __init__(self, raw: c.StepReport) -> None:
-        for name in c.fields(c.StepReport):
-            value = getattr(raw, name)
-            setattr(self, name, list(value) if name == "inverses" else value)
-        self.updated = bool(self.updated)
+        self._raw = raw
+
+    if not TYPE_CHECKING:
+        def __getattr__(self, name: str) -> Any:
+            """A field that is read for the first time: most are not, in most steps."""
+            if name not in _REPORTED:
+                raise AttributeError(f"'StepReport' object has no attribute {name!r}")
+            value = getattr(self._raw, name)
+            if name == "updated":
+                value = bool(value)
+            elif name == "inverses":
+                value = list(value)
+            setattr(self, name, value)
+            return value
 
     @property
     def rejected(self) -> bool:
@@ -125,6 +137,8 @@ class Preconditioner:
         check(self._library.dkfac_preconditioner_create(comm._handle, byref(options), byref(context), byref(handle)))
         self._handle = handle
         self.comm, self.options = comm, options
+        self._args = initialized(c.StepArgs, self._library.dkfac_step_args_init)
+        self._wants = c_int32()
         destroy_with(self, self._library.dkfac_preconditioner_destroy, handle)
 
     def add_layer(self, name: str, spec: c.LayerSpec) -> int:
@@ -141,9 +155,8 @@ class Preconditioner:
 
     def wants_statistics(self) -> bool:
         """Whether the step takes statistics of any layer; records of the others are ignored."""
-        wants = c_int32()
-        check(self._library.dkfac_preconditioner_wants_input(self._handle, -1, byref(wants)))
-        return wants.value != 0
+        check(self._library.dkfac_preconditioner_wants_input(self._handle, -1, byref(self._wants)))
+        return self._wants.value != 0
 
     def record_input(self, layer: int, tensor: c.Tensor, scale: c.RecordScale) -> None:
         check(self._library.dkfac_preconditioner_record_input(self._handle, layer, byref(tensor), byref(scale)))
@@ -157,14 +170,13 @@ class Preconditioner:
             self._handle, layer, byref(x), byref(mean), byref(inv_std), byref(grad_output), byref(scale)))
 
     def step(self, grads: ctypes.Array[c.LayerGrad] | None, lr: float | None = None, reject: bool = False,
-             stop: bool = False) -> StepReport:
+             stop: bool = False, own_seconds: float = 0.0) -> StepReport:
         """`grads`: an array of LayerGrad. `reject`: this rank rejects the step. `stop`: counted in the report of all
-        ranks, without another effect."""
-        args = initialized(c.StepArgs, self._library.dkfac_step_args_init)
-        if lr is not None:
-            args.lr = lr
-        args.data_error, args.stop = int(reject), int(stop)
-        report = c.StepReport(struct_size=ctypes.sizeof(c.StepReport))
+        ranks, without another effect. `own_seconds`: what the caller has spent on K-FAC since the last step."""
+        args = self._args
+        args.lr = math.nan if lr is None else lr
+        args.data_error, args.stop, args.own_seconds = int(reject), int(stop), own_seconds
+        report = c.StepReport(struct_size=_REPORT_SIZE)
         check(self._library.dkfac_preconditioner_step(self._handle, grads, len(grads) if grads is not None else 0,
                                                   byref(args), byref(report)))
         return StepReport(report)

@@ -97,7 +97,7 @@ class RecordScale(ctypes.Structure):
 
 class StepArgs(ctypes.Structure):
     _fields_ = [("struct_size", c_size_t), ("lr", c_double), ("momentum", c_double), ("loss_nonfinite", c_int32),
-                ("data_error", c_int32), ("stop", c_int32)]
+                ("data_error", c_int32), ("stop", c_int32), ("own_seconds", c_double)]
 
 
 class StepReport(ctypes.Structure):
@@ -109,7 +109,7 @@ class StepReport(ctypes.Structure):
         ("inverses_step", c_int64), ("failed_factors", c_int32), ("underflow", c_int64), ("update_step", c_int64),
         ("saturated", c_int64), ("kl_factor", c_double), ("damping", c_double), ("momentum", c_double),
         ("statistics_interval", c_int32), ("inverse_interval", c_int32), ("intervals_chosen", c_int32),
-        ("overhead", c_double),
+        ("overhead", c_double), ("fixed_overhead", c_double),
         ("flops", c_double), ("flops_skipped", c_double), ("bytes", c_uint64), ("bytes_skipped", c_uint64),
         ("scratch_growths", c_int64), ("seconds_statistics", c_double), ("seconds_exchange", c_double),
         ("seconds_inverse", c_double), ("seconds_update", c_double), ("launches_eager", c_int64),

@@ -142,6 +142,10 @@ StepArgs step_args(const dkfac_step_args* given, const char* operation) {
   return args;
 }
 
+double own_seconds(const dkfac_step_args* args, const char* operation) {
+  return known_fields(args, default_args(), operation, "dkfac_step_args").own_seconds;
+}
+
 kfac::CurvatureSettings curvature_settings(const dkfac_curvature_settings* given,
                                            const char* operation) {
   dkfac_curvature_settings defaults{};
@@ -190,6 +194,7 @@ dkfac_step_report step_report(const kfac::StepReport& report) {
   r.inverse_interval = report.inverse_interval;
   r.intervals_chosen = report.intervals_chosen;
   r.overhead = report.overhead;
+  r.fixed_overhead = report.fixed_overhead;
   r.flops = report.flops;
   r.flops_skipped = report.flops_skipped;
   r.bytes = report.bytes;

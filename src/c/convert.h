@@ -81,6 +81,7 @@ template <class Enum>
 [[nodiscard]] LayerSpec layer_spec(const dkfac_layer_spec* spec, const char* operation);
 [[nodiscard]] RecordScale record_scale(const dkfac_record_scale* scale);
 [[nodiscard]] StepArgs step_args(const dkfac_step_args* args, const char* operation);
+[[nodiscard]] double own_seconds(const dkfac_step_args* args, const char* operation);
 [[nodiscard]] kfac::CurvatureSettings curvature_settings(const dkfac_curvature_settings* settings,
                                                          const char* operation);
 [[nodiscard]] dkfac_step_report step_report(const kfac::StepReport& report);

@@ -102,6 +102,7 @@ int dkfac_preconditioner_step(dkfac_preconditioner* object, const dkfac_layer_gr
       if (grad.weight.data != nullptr || grad.bias.data != nullptr)
         stream = c::stream_of(grad.weight.data != nullptr ? grad.weight : grad.bias, kName);
     }
+    p.object.count_own(c::own_seconds(args, kName));
     c::write_report(report, p.object.step(p.grads, stream, c::step_args(args, kName)));
   });
 }

@@ -342,6 +342,12 @@ StepReport Preconditioner::step(std::span<const LayerGrad> grads, Stream stream,
   return impl_->step(grads, stream, args);
 }
 
+void Preconditioner::count_own(double seconds) {
+  DKFAC_CHECK(seconds >= 0 && std::isfinite(seconds), "[count_own] seconds are ", seconds,
+              "; they must be finite and >= 0");
+  kfac::count_own(impl_->curvature().meter(), seconds);
+}
+
 LayerFactors Preconditioner::read_factors(LayerId layer) {
   DKFAC_CHECK(impl_->prepared, "[read_factors] comes before prepare()");
   return impl_->curvature().read_factors(layer);

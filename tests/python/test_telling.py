@@ -8,8 +8,13 @@ import torch
 from torch import nn
 
 import dkfac.torch as dkfac
+from dkfac._preconditioner import Preconditioner
+from dkfac.torch._consistency import Consistency
 from dkfac.torch._coverage import number, percent
+from dkfac.torch._gradients import Gradients
 from dkfac.torch._rejections import OFTEN, REJECTED, WINDOW
+from dkfac.torch._setup import Setup
+from dkfac.torch._telling import Telling
 from support import told
 from test_ranks import run_ranks
 
@@ -260,6 +265,59 @@ def test_what_it_adds_to_a_step_is_told_once_it_is_measured():
         adds.append(float(said))
         assert adds[-1] == round(kfac.last_report.overhead, 2)
     assert adds[1] < adds[0] < 1000
+
+
+class Clock:
+    """In place of that of the package: goes on where it is told to."""
+
+    def __init__(self, kfac, monkeypatch):
+        self.now, self.given = 0.0, []
+        kfac._recorder.own_time.clock = lambda: self.now
+        kfac._recorder.own_time.take()  # The way back of the step before.
+        step = Preconditioner.step
+        monkeypatch.setattr(Preconditioner, "step", lambda self_, grads, lr=None, reject=False, stop=False, own_seconds=0.0: (
+            self.given.append(own_seconds), self.spend(1000), step(self_, grads, lr, reject, stop, own_seconds))[-1])
+
+    def spend(self, seconds, result=None):
+        self.now += seconds
+        return result
+
+    def lengthen(self, monkeypatch, owner, name, seconds):
+        function = getattr(owner, name)
+        monkeypatch.setattr(owner, name, lambda *args, **kwargs: self.spend(seconds, function(*args, **kwargs)))
+
+
+def test_the_library_is_told_what_the_package_takes_of_a_step(monkeypatch):
+    """Hooks, the way to the step of the library and the way back, without the passes, that step and the optimizer's."""
+    model, x = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4)), torch.randn(8, 4)
+    kfac, optimizer = train(model, x, 3, statistics_interval=100, inverse_interval=100)
+    clock = Clock(kfac, monkeypatch)
+    clock.lengthen(monkeypatch, Setup, "samples", 1)
+    clock.lengthen(monkeypatch, Consistency, "search", 2)
+    clock.lengthen(monkeypatch, Gradients, "collect", 4)
+    clock.lengthen(monkeypatch, Telling, "step", 8)
+    clock.lengthen(monkeypatch, torch.optim.SGD, "zero_grad", 100)
+    train(model, x, 3, optimizer, kfac, loss=lambda out: clock.spend(200, out.square().mean()))
+    assert clock.given == [1 + 2 + 4, 8 + 1 + 2 + 4, 8 + 1 + 2 + 4]
+
+
+@pytest.mark.defaults
+def test_what_the_package_takes_of_a_step_decides_on_the_intervals(lines, monkeypatch):
+    """Control: where it is not counted, both are 1, whatever the passes take."""
+    def run(seconds):
+        kfac, optimizer = train(nn.Linear(4, 4), torch.randn(8, 4), 0, overhead=1e9)
+        clock = Clock(kfac, monkeypatch)
+        monkeypatch.setattr(Gradients, "others_finite", lambda self: clock.spend(seconds, True))
+        train(kfac.model, torch.randn(8, 4), 81, optimizer, kfac)
+        return kfac
+    kfac = run(0.0)
+    assert (kfac.statistics_interval, kfac.inverse_interval) == (1, 1)
+    kfac = run(3600.0)  # More than all of the step, of which nothing is left for the passes.
+    assert kfac.statistics_interval >= 20 and kfac.inverse_interval >= 100
+    assert kfac.last_report.overhead >= kfac.last_report.fixed_overhead > 1e9
+    said = lines()[-1]
+    assert re.search(r"more than overhead=1e\+09, which no intervals keep: [0-9.]+ of it is in every step, for products "
+                     r"with inverses and for hooks\. Enlarge the batch, .*, or allow more, e\.g\. overhead=", said)
 
 
 @pytest.mark.defaults

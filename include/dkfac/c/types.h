@@ -238,11 +238,11 @@ typedef struct dkfac_record_scale {
  * `loss_nonfinite`. */
 typedef struct dkfac_step_args {
   size_t struct_size;
-  double lr;              /* Required by optimizers and by the KL clip; default NaN. */
-  double momentum;        /* Overrides the option in this step; NaN (default): the option. */
-  int32_t loss_nonfinite; /* 1: this rank rejects the step. */
-  int32_t data_error;     /* 1: this rank rejects the step. */
-  int32_t stop;           /* 1: this rank wants to stop after the step. */
+  double lr;       /* Required by optimizers and by the KL clip; default NaN. */
+  double momentum; /* Overrides the option in this step; NaN (default): the option. */
+  int32_t loss_nonfinite, data_error; /* 1: this rank rejects the step. */
+  int32_t stop;                       /* 1: this rank wants to stop after the step. */
+  double own_seconds; /* Preconditioner::count_own(); not for optimizers. Default 0. */
 } dkfac_step_args;
 #define DKFAC_INVERSE_STAGES 5
 /* StepReport (kfac/report.h), where each field is described. Set `struct_size` to the size of the
@@ -267,7 +267,7 @@ typedef struct dkfac_step_report {
   double kl_factor, damping, momentum;
   int32_t statistics_interval, inverse_interval; /* In force from the next step on. */
   int32_t intervals_chosen;                      /* 1: by the overhead, after this step. */
-  double overhead;                               /* Measured with them; 0: not yet. */
+  double overhead, fixed_overhead;               /* Measured with them; 0: not yet. */
   double flops, flops_skipped;
   uint64_t bytes, bytes_skipped;
   int64_t scratch_growths;

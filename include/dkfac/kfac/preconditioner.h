@@ -160,6 +160,13 @@ class DKFAC_API Preconditioner {
   StepReport step(std::span<const LayerGrad> grads, Stream stream = Stream::cpu(),
                   const StepArgs& args = {});
 
+  /// Counts seconds to what K-FAC adds to a step (StepReport::overhead), which are otherwise taken
+  /// for those of the passes: what the caller does for this object, e.g. in hooks of the passes,
+  /// between the last step() and the coming one, without calls of this object. Of processor time
+  /// of the process on the host, of time on a device. Throws InvalidArgument unless they are
+  /// finite and >= 0.
+  void count_own(double seconds);
+
   /// Returns copies of what this rank holds of a layer's curvature after the last step: everything
   /// on the owner, inverses on the other workers, nothing elsewhere. After prepare() and not during
   /// another call; not a collective; changes nothing. Waits for the device, where an inverse whose

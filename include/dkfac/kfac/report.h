@@ -79,6 +79,9 @@ struct DKFAC_API StepReport : UpdateReport {
   /// processor time on the host, of time on a device. Rank 0's where they were chosen, then that of
   /// this rank. 0 until 5 steps of each kind have been measured.
   double overhead = 0;
+  /// The part of it that every step has, whatever the intervals: applying the inverses, and
+  /// Preconditioner::count_own().
+  double fixed_overhead = 0;
   double damping = 0;  ///< lambda; 0 with a relative damping, and for first-order methods.
   double flops = 0;    ///< Spent on computing and inverting statistics, over all ranks.
   /// Bytes for collectives, and flops, that refreshing every statistic would have added to this

@@ -29,9 +29,9 @@ def _tensors(values: Iterable[object]) -> Iterator[torch.Tensor]:
 
 def candidates(values: Iterable[object], dim: int) -> list[Candidate]:
     """Of the tensors in these arguments, in tuples and dicts too, that have this dimension."""
-    return [Candidate(t.shape[dim], t.numel() == 1,
-                      t.dim() == 2 and t.shape[0] == 2 and not (t.is_floating_point() or t.is_complex()))
-            for t in _tensors(values) if t.dim() > dim]
+    return [Candidate(shape[dim], t.numel() == 1,
+                      len(shape) == 2 and shape[0] == 2 and not (t.is_floating_point() or t.is_complex()))
+            for t in _tensors(values) if len(shape := t.shape) > dim]
 
 
 def rows_of(x: torch.Tensor, trailing: int) -> tuple[int, ...]:

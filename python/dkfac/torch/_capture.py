@@ -167,6 +167,8 @@ def activate(tracker: Tracker, layers: _Layers) -> None:
 
 def deactivate(tracker: object) -> None:
     global _users
+    if not _users:
+        return
     with _lock:
         _users = [entry for entry in _active() if entry[0]() is not tracker]
         if not _users:

@@ -123,8 +123,8 @@ def refuse_place(setup: Setup, layers: Sequence[Layer]) -> None:
 
 
 def rates_of(optimizer: torch.optim.Optimizer, clipped: bool) -> dict[int, float]:
-    """{id of a parameter: its learning rate}, for the KL clip. Groups that have None, which some optimizers replace by
-    a rate of their own, are left out where nothing is clipped."""
+    """{id of a parameter: its learning rate}, for the KL clip; {} where nothing is `clipped`. Groups may have None
+    there, which some optimizers replace by a rate of their own."""
     rates: dict[int, float] = {}
     for index, group in enumerate(optimizer.param_groups):
         rate = group.get("lr", 1)  # A number, or a tensor of one element.
@@ -133,19 +133,20 @@ def rates_of(optimizer: torch.optim.Optimizer, clipped: bool) -> dict[int, float
         if rate is None or not math.isfinite(rate):
             raise InvalidArgument(f"[step] the learning rate of group {index} of the optimizer is {rate}; it must be "
                                   "finite")
-        rates.update(dict.fromkeys(map(id, group["params"]), abs(float(rate))))
+        if clipped:
+            rates.update(dict.fromkeys(map(id, group["params"]), abs(float(rate))))
     return rates
 
 
 def refuse_pass(model: nn.Module) -> None:
-    if getattr(model, "_is_replica", False):
+    if vars(model).get("_is_replica", False):
         raise InvalidArgument("[dkfac] the model runs in a DataParallel, whose replicas share no weights with it; "
                               "use DistributedDataParallel")
 
 
 def refuse_replaced(layer: Layer, model: nn.Module) -> None:
     own = set(map(id, layer.module._parameters.values()))
-    if own.issuperset(map(id, layer.parameters())):
+    if id(layer.weight) in own and (layer.bias is None or id(layer.bias) in own):
         return
     own = set(map(id, _sharded.parameters_of(layer.module).values()))
     for name, parameter in (("weight", layer.weight), ("bias", layer.bias)):

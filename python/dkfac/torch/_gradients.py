@@ -4,7 +4,7 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple, Union
+from typing import TYPE_CHECKING, NamedTuple, Union
 
 import torch
 
@@ -14,6 +14,9 @@ from ._layers import Layer
 from ._sharded import is_sharded, local
 from ._shards import Shards
 from ._tensors import DTYPES, point
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeGuard
 
 Rates = Union[float, Mapping[int, float], None]
 WIDE = (torch.float64, torch.float32)
@@ -30,6 +33,12 @@ def any_nonzero(grads: Iterable[torch.Tensor | None]) -> bool:
     with torch.no_grad():
         found = [_values(grad).any() for grad in grads if grad is not None]
         return bool(found and torch.stack(found).any())
+
+
+def _is_plain(grad: torch.Tensor | None) -> TypeGuard[torch.Tensor]:
+    """Whether it is on the host, and its memory is what the library takes."""
+    return (type(grad) is torch.Tensor and grad.dtype in WIDE and not grad.is_cuda and grad.layout is torch.strided
+            and grad.is_contiguous())
 
 
 class _Part(NamedTuple):
@@ -105,6 +114,10 @@ class Gradients:
             used = (everywhere or layer.valid) and layer.left is None
             for struct, find, parameter, count in parts:
                 grad = find()
+                if used and _is_plain(grad):
+                    self.kept.append(grad)
+                    struct.dtype, struct.data = DTYPES[grad.dtype], grad.data_ptr()
+                    continue
                 if not used and grad is not None:
                     own = parameter.grad if is_sharded(parameter) else grad
                     self.unseen += [] if own is None else [own]
@@ -128,10 +141,12 @@ class Gradients:
 
     @staticmethod
     def finite(grads: Iterable[torch.Tensor | None]) -> bool:
+        given = [g for g in grads if g is not None]
+        if not given:
+            return True
         with torch.no_grad():
-            # NaN, or 0 where all is finite.
-            zeros = [_values(g).mul(0).sum(dtype=torch.float32) for g in grads if g is not None]
-            return not zeros or bool(torch.isfinite(torch.stack([z.to(zeros[0].device) for z in zeros])).all())
+            zeros = [_values(g).mul(0).sum(dtype=torch.float32) for g in given]  # NaN, or 0 where all is finite.
+            return bool(torch.isfinite(torch.stack([z.to(zeros[0].device) for z in zeros])).all())
 
     def write_back(self) -> None:
         with torch.no_grad():

@@ -152,6 +152,10 @@ class ModelPreconditioner(Joins, Sampled, Settable):
         """Preconditions the gradients in place; collective. Returns the report of the step. `lr`, for the KL clip: the
         rate of all parameters, or {id of a parameter: its rate}, where others have the rate 0. `before`: called once
         the gradients are checked against the records, and before they are preconditioned."""
+        with self._recorder.own_time:
+            return self._precondition_within(lr, before)
+
+    def _precondition_within(self, lr: Rates, before: Callable[[], None]) -> StepReport:
         recorder, joining = self._recorder, self._recorder.joining
         if joining.active and not joining.without_data:
             with torch.no_grad():
@@ -200,7 +204,7 @@ class ModelPreconditioner(Joins, Sampled, Settable):
         reject it where a gradient is not finite, or where it is so on some of them alone."""
         grads = registered.gradients
         finite = grads.finite(p.grad for p in grads.others(set()))
-        report = registered.library.step(None, lr=1.0, reject=True, stop=not finite)
+        report = self._call_step(registered, None, 1.0, reject=True, stop=not finite)
         if report.data_error == self.comm.size:
             report.data_error, report.nonfinite_gradient = 0, report.stop
         number, expected = len(self._recorder.count.seen), self._recorder.count.passes
@@ -217,17 +221,27 @@ class ModelPreconditioner(Joins, Sampled, Settable):
     def _lacking(self, due: bool) -> str | None:
         recorder = self._recorder
         records = recorder.registered.records if recorder.registered is not None else None
-        return lacking(recorder.setup, recorder.passes, self.curved(), records, due, recorder.stance.hides())
+        return lacking(recorder.setup, recorder.passes, self.curved(), records, due, recorder.stance.hides)
 
     def _step_of_library(self, registered: Registered, lr: Rates, stop: bool) -> StepReport:
-        library, grads = registered.library, registered.gradients
+        grads = registered.gradients
         grads.collect(everywhere=self.comm.size > 1)
-        rate = grads.pass_rates(library, lr) if self.options.kl_clip > 0 else None
+        rate = grads.pass_rates(registered.library, lr) if self.options.kl_clip > 0 else None
+        finite = self._recorder.own_time.waiting(grads.others_finite)
         try:
-            return library.step(grads.array, rate, reject=not grads.others_finite(), stop=stop)
+            return self._call_step(registered, grads.array, rate, reject=not finite, stop=stop)
         except NumericError:  # The library has dropped the records.
             self._recorder.end_step()
             raise
+
+    def _call_step(self, registered: Registered, grads: Any, lr: float | None, reject: bool, stop: bool) -> StepReport:
+        """Of the library, which counts its own time."""
+        own_time = self._recorder.own_time
+        seconds = own_time.take()
+        try:
+            return registered.library.step(grads, lr, reject, stop, seconds)
+        finally:
+            own_time.__enter__()
 
     def reset_batch(self) -> None:
         """Drops the records made since the last step; collective where any were made."""

@@ -11,7 +11,7 @@ from torch import nn
 
 from .._library import DataError, Error, integer
 from .._preconditioner import Preconditioner
-from . import _capture, _checks, _compiled, _fisher, _messages, _scalers, _state
+from . import _capture, _checks, _compiled, _fisher, _messages, _own_time, _scalers, _state
 from ._batch import Candidate, rows_of
 from ._consistency import UNRECORDED, Consistency
 from ._count import Count, of_accelerate
@@ -34,7 +34,7 @@ class Recorder:
     def __init__(self, setup: Setup, settings: Settings, layers: ModelLayers,
                  make: Callable[..., Preconditioner]) -> None:
         self.setup, self.settings, self.layers, self._make = setup, settings, layers, make
-        self.passes = Passes()
+        self.passes, self.own_time = Passes(), _own_time.OwnTime(setup.device.type == "cuda")
         self.uncaught = Uncaught(self.passes)
         self.joining = Joining(setup)
         self.vectors = VectorHooks(self)
@@ -76,8 +76,7 @@ class Recorder:
     def _follow(self) -> None:
         """A pass begins. Parameters that are trained since the last one get curvature from this one on: the library is
         given all layers anew, as its state is divided over the ranks by their costs. Within a step it waits."""
-        names = [] if self.recorded() else self.layers.newly_trained()
-        if not names:
+        if self.recorded() or not (names := self.layers.newly_trained()):
             return
         _checks.refuse_model(self.setup.model)
         _capture.deactivate(self)
@@ -89,7 +88,7 @@ class Recorder:
             self.registered = None
             shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
             warnings.warn(f"[dkfac] {shown}: trained from this pass on, not so in earlier steps. The curvature of all "
-                          "layers begins anew with this pass, as after detach() and attach()", stacklevel=4)
+                          "layers begins anew with this pass, as after detach() and attach()", stacklevel=5)
 
     def build(self) -> Registered:
         """Registers the layers as the first pass has used them; collective over the ranks."""
@@ -147,6 +146,7 @@ class Recorder:
 
     # --- forward and backward -----------------------------------------------------------------------------------------
 
+    @_own_time.counted
     def enter(self, model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None) -> None:
         passes = self.passes
         passes.passed_by = passes.passed_by or passes.paused > 0
@@ -170,6 +170,7 @@ class Recorder:
             _capture.activate(self, self.layers.of)
             self.vectors.begin()
 
+    @_own_time.counted
     def leave(self, model: nn.Module, args: tuple[Any, ...], out: object) -> None:
         one = self.passes.current
         if self.passes.inside and one is not None:
@@ -332,8 +333,7 @@ class Recorder:
     def apply_settings(self, force: bool = False) -> None:
         """Passes changed settings on, unless records were made under the old ones."""
         self.settings.refresh()
-        text = self.settings.delayed()
-        if text is not None:
+        if (text := self.settings.delayed()) is not None:
             self.consistency.tell("intervals", text)
         if self.registered is not None and not self.recorded():
             self.settings.apply(self.registered.library, force)

@@ -75,6 +75,8 @@ class Settings:
 
     def apply_in_step(self, library: Preconditioner) -> None:
         """The intervals wait for the next pass."""
+        if self.applied == self.values:
+            return
         values = {name: self.applied[name] if name.endswith("_interval") else value
                   for name, value in self.values.items()}
         if self.applied != values:

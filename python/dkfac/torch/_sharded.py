@@ -14,12 +14,13 @@ from .._library import InvalidArgument
 
 LATE = ("fully_shard(), or tensor parallelism, has replaced the parameters of the model since attach(): shard first, "
         "then make the optimizer, then attach")
+_PLAIN = (torch.Tensor, nn.Parameter)
 # The sharded parameters of modules, whose places whole ones take for a time: {module: {name: parameter}}.
 _kept: weakref.WeakKeyDictionary[nn.Module, dict[str, nn.Parameter]] = weakref.WeakKeyDictionary()
 
 
 def is_sharded(tensor: object) -> bool:
-    return hasattr(tensor, "device_mesh")
+    return type(tensor) not in _PLAIN and hasattr(tensor, "device_mesh")
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:

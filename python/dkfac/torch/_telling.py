@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import collections
 import logging
+import math
 import re
 import warnings
 from collections.abc import Iterator, Mapping
@@ -90,8 +91,9 @@ class Telling:
         before, self._report = self._report, report
         if report.intervals_chosen and before is not None and speaks:
             _logger.info("[dkfac] %s", _choice(recorder, before, report, self._options.overhead))
-        nothing = not recorder.layers.curved()  # Then no step has statistics.
-        if registered is None or registered.told or not (report.statistics_refreshed or nothing):
+        if registered is None or registered.told:
+            return
+        if not report.statistics_refreshed and recorder.layers.curved():  # Without the latter no step has statistics.
             return
         registered.told = True
         self._flops = report.flops
@@ -155,7 +157,9 @@ def _choice(recorder: Recorder, before: StepReport, now: StepReport, overhead: f
     first = ", ".join(f"{name}={getattr(before, name)}" for name in free)
     then = " and ".join(f"{name} = {getattr(now, name)}" for name in free)
     above = "" if now.overhead <= overhead else (
-        f", more than overhead={overhead:g}, which no intervals keep: name layers in skip_layers, or enlarge the batch")
+        f", more than overhead={overhead:g}, which no intervals keep: {now.fixed_overhead:.2f} of it is in every step, "
+        "for products with inverses and for hooks. Enlarge the batch, beside which that is less, name layers in "
+        f"skip_layers, or allow more, e.g. overhead={math.ceil(125 * now.fixed_overhead) / 100:g}")
     return (f"from step {now.step + 1} on statistics {_every(chosen[0])}, inverses {_every(chosen[1])}, by which K-FAC "
             f"adds {now.overhead:.2f} to a step{above}. The same run again: {first} in place of overhead, and {then} "
             f"after step {now.step}")

@@ -1,8 +1,11 @@
 """Which parameters are trained: some are unfrozen, or given to the optimizer, only after attach()."""
 from __future__ import annotations
 
+import itertools
+import operator
 import re
 from collections.abc import Callable, Collection, Iterator
+from typing import Any
 
 import torch
 from torch import nn
@@ -24,6 +27,27 @@ def _modules(model: nn.Module) -> list[nn.Module]:
                 seen.add(part)
                 found.append(part)
     return found
+
+
+def _parts(modules: list[nn.Module]) -> Iterator[Any]:
+    """The modules and parameters that these modules have, and None."""
+    own = [map(operator.attrgetter(name), modules) for name in ("_modules", "_parameters")]
+    return itertools.chain.from_iterable(map(operator.methodcaller("values"), itertools.chain(*own)))
+
+
+class _Walk:
+    """What a model consists of. To see that it is the same takes a small part of the time of another walk."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.modules = _modules(model)
+        self._parts = list(_parts(self.modules))  # Held, so that nothing else gets their ids.
+        self._ids = list(map(id, self._parts))
+
+    def holds(self) -> bool:
+        return list(map(id, _parts(self.modules))) == self._ids
+
+    def parameters(self) -> list[nn.Parameter]:
+        return [p for module in self.modules for p in module._parameters.values() if p is not None]
 
 
 def _named(model: nn.Module) -> Iterator[tuple[str, dict[str, nn.Parameter]]]:
@@ -58,6 +82,9 @@ class ModelLayers:
         self.sharded: list[Layer] = []  # Of those that are watched, by fully_shard().
         self._gathered: set[nn.Module] = set()  # Those of fully_shard().
         self._known: dict[int, nn.Parameter] = {}  # That were trained when the layers were found.
+        self._walk = _Walk(model)
+        self._others: list[nn.Parameter] | None = None  # Of the walk, but for those; None: not looked for.
+        self._intact = False  # The layers have their places in the walk.
 
     def _owns(self) -> dict[int, nn.Parameter] | None:
         return self._owned() if self._owned is not None else None
@@ -86,6 +113,7 @@ class ModelLayers:
         self.by_weight = {id(layer.weight): layer for layer in watched if not isinstance(layer, VectorLayer)}
         self.sharded = [layer for layer in watched if _sharded.is_sharded(layer.weight)]
         self._known = {id(p): p for _, p in self.trained()}
+        self._walk_again()
 
     def of(self, weight: torch.Tensor) -> Layer | None:
         """The watched layer of a weight that a function of torch uses, or of the one that this is a view of."""
@@ -138,12 +166,18 @@ class ModelLayers:
     def curved(self) -> list[Layer]:
         return [layer for layer in self.all if layer.curved]
 
+    def _walk_again(self) -> None:
+        self._walk, self._others, self._intact = _Walk(self._model), None, False
+
     def newly_trained(self) -> list[str]:
         """Names of modules with parameters that are trained now and were not when the layers were found, or were frozen
         since, in a step with statistics."""
         known = self._known
-        late = [p for module in _modules(self._model) for p in module._parameters.values()
-                if p is not None and p.requires_grad and id(p) not in known]
+        if not self._walk.holds():
+            self._walk_again()
+        if self._others is None:
+            self._others = [p for p in self._walk.parameters() if id(p) not in known]
+        late = [p for p in self._others if p.requires_grad]
         if late:  # Perhaps the whole ones in the place of sharded ones.
             late = [p for p in _parameters(self._model) if p.requires_grad and id(p) not in known]
         if late and _sharded.managed(self._model) != self._gathered:
@@ -160,7 +194,11 @@ class ModelLayers:
 
     def refuse_replaced(self) -> None:
         """The layers with curvature have to be part of the model still, with the parameters that they had."""
-        modules, curved = set(_modules(self._model)), self.curved()
+        if not self._walk.holds():
+            self._walk_again()
+        if self._intact:
+            return
+        modules, curved = set(self._walk.modules), self.curved()
         for layer in curved:
             if layer.module not in modules:
                 raise Error(f"[dkfac] layer '{layer.name}' was replaced after attach(): the module that has its place "
@@ -168,6 +206,7 @@ class ModelLayers:
                             "detach() and attach again")
         for layer in curved:
             _checks.refuse_replaced(layer, self._model)
+        self._intact = True
 
     def unseen(self, known: Collection[int]) -> list[nn.Parameter]:
         """Parameters whose gradients have to be finite for a step, but for those with these ids."""

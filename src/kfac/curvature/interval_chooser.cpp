@@ -15,7 +15,7 @@ void IntervalChooser::start() {
   kfac::put_in_force(budget_, layers_.options.refresh);
 }
 
-void IntervalChooser::prepare() { message_ = comm::HostDevicePair(layers_.ctx, {3}, DType::f64); }
+void IntervalChooser::prepare() { message_ = comm::HostDevicePair(layers_.ctx, {4}, DType::f64); }
 
 std::string IntervalChooser::text() const {
   return detail::concat("intervals ", budget_.given.statistics_interval, ' ',
@@ -77,6 +77,7 @@ void IntervalChooser::request() {
   numbers[0] = choice.statistics;
   numbers[1] = choice.inverses;
   numbers[2] = choice.share;
+  numbers[3] = choice.fixed;
   if (layers_.comm->size() == 1) return;
   message_.push(layers_.ctx);
   layers_.comm->all_reduce(message_.device(), comm::ReduceOp::sum, layers_.ctx.stream(),
@@ -94,6 +95,7 @@ void IntervalChooser::adopt(StepReport& report) {
                     .share = numbers[2]};
   budget_.wanted = false;
   share_ = numbers[2];
+  fixed_ = numbers[3];
   restart(layers_.meter);
   put_in_force();
   report.intervals_chosen = true;
@@ -105,12 +107,15 @@ void IntervalChooser::finish(bool accepted, StepReport& report) {
   if (accepted && sent_) adopt(report);
   sent_ = false;
   if (report.statistics_refreshed && !report.intervals_chosen &&
-      is_measured(layers_.meter, refresh.statistics_interval, layers_.schedule.has_inverses()))
-    share_ =
-        share_of(costs_of(layers_.meter), refresh.statistics_interval, refresh.inverse_interval);
+      is_measured(layers_.meter, refresh.statistics_interval, layers_.schedule.has_inverses())) {
+    const StepCosts costs = costs_of(layers_.meter);
+    share_ = share_of(costs, refresh.statistics_interval, refresh.inverse_interval);
+    fixed_ = fixed_share(costs);
+  }
   report.statistics_interval = refresh.statistics_interval;
   report.inverse_interval = refresh.inverse_interval;
   report.overhead = share_;
+  report.fixed_overhead = fixed_;
 }
 
 void IntervalChooser::visit_state(StateVisitor& visitor) {

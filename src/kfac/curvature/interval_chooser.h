@@ -42,10 +42,10 @@ class IntervalChooser {
 
   LayerTable& layers_;
   IntervalBudget budget_;
-  comm::HostDevicePair message_;  ///< f64[3]: both intervals, or 0 for no choice, and the share.
+  comm::HostDevicePair message_;  ///< f64[4]: both intervals, or 0 for no choice, and both shares.
   bool sent_ = false;             ///< In this step.
   std::int64_t steps_ = 0;        ///< Accepted ones since the last message.
-  double share_ = 0;              ///< Reported last.
+  double share_ = 0, fixed_ = 0;  ///< Reported last.
 };
 
 }  // namespace dkfac::kfac

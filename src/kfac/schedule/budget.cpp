@@ -50,6 +50,8 @@ double share_of(const StepCosts& costs, int statistics_interval, int inverse_int
   return (costs.apply + refreshing(costs, intervals)) / std::max(costs.passes, 1e-9);
 }
 
+double fixed_share(const StepCosts& costs) { return costs.apply / std::max(costs.passes, 1e-9); }
+
 bool IntervalBudget::is_free() const {
   return given.staleness == Staleness::fixed &&
          (given.statistics_interval == 0 || given.inverse_interval == 0);
@@ -99,6 +101,7 @@ IntervalChoice choose_intervals(const StepCosts& costs, const IntervalBudget& bu
   if (found == all.end()) found = std::ranges::find_if(all, enough);
   IntervalChoice choice = found == all.end() ? all.back() : *found;
   choice.share = share_of(costs, choice.statistics, choice.inverses);
+  choice.fixed = fixed_share(costs);
   return choice;
 }
 

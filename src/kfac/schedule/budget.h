@@ -18,11 +18,14 @@ inline constexpr std::int64_t kStepsOfComparison = 100;
 /// What K-FAC adds to a step on average, as a fraction of the passes.
 [[nodiscard]] double share_of(const StepCosts& costs, int statistics_interval,
                               int inverse_interval);
+/// The part of it that no interval changes.
+[[nodiscard]] double fixed_share(const StepCosts& costs);
 
 struct IntervalChoice {
   std::int64_t step = 0;  ///< The last one before it is in force; 0: there is no choice.
   int statistics = 0, inverses = 0;
   double share = 0;  ///< share_of()
+  double fixed = 0;  ///< fixed_share()
 };
 
 /// Intervals of the options as the user gave them, and what was chosen for those that are 0.

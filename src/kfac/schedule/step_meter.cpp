@@ -89,10 +89,14 @@ StepPart enter_part(StepMeter& meter, StepPart part) {
   return std::exchange(meter.part, part);
 }
 
+void count_own(StepMeter& meter, double seconds) {
+  meter.step.seconds[static_cast<std::size_t>(StepPart::passes)] -= seconds;
+  meter.step.seconds[static_cast<std::size_t>(StepPart::apply)] += seconds;
+}
+
 void end_metered_step(StepMeter& meter, const StepKind& kind, double applied) {
   enter_part(meter, meter.part);
-  meter.step.seconds[static_cast<std::size_t>(StepPart::passes)] -= applied;
-  meter.step.seconds[static_cast<std::size_t>(StepPart::apply)] += applied;
+  count_own(meter, applied);
   ++meter.steps;
   const bool rebuilt = kind.inverses > 0;
   if (meter.steps > kStart || (meter.steps > 1 && rebuilt)) {

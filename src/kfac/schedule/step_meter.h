@@ -64,9 +64,12 @@ void replace_step_clock(StepClock clock);
 
 /// Ends a part of the step and begins another; returns the one that has ended.
 StepPart enter_part(StepMeter& meter, StepPart part);
+/// Counts seconds of this step, which the clock gives to the passes, to StepPart::apply: what a
+/// caller does for K-FAC outside of the library.
+void count_own(StepMeter& meter, double seconds);
 /// Ends a step of this kind. Of the first 20, which prepare what later ones use again, rebuilds
 /// alone count, as they are rare later; those of the first do not.
-/// applied: seconds of the passes that belong to StepPart::apply, as measured on the device.
+/// applied: as count_own(), measured on the device.
 void end_metered_step(StepMeter& meter, const StepKind& kind, double applied = 0);
 /// Forgets what the step has taken so far: it was rejected.
 void drop_metered_step(StepMeter& meter);

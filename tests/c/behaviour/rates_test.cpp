@@ -49,6 +49,23 @@ TEST(CPreconditionerRates, AreThoseOfTheClip) {
                  "7");
 }
 
+TEST(CPreconditionerDuration, OfTheCallerIsFinite) {
+  const Preconditioner object = clipped();
+  dkfac_step_args args{};
+  dkfac_step_args_init(&args, sizeof args);
+  EXPECT_EQ(args.own_seconds, 0);
+  args.data_error = 1;  // A step without gradients.
+  args.lr = 0.5;
+  dkfac_step_report report{};
+  report.struct_size = sizeof report;
+  args.own_seconds = 0.25;
+  expect_ok(dkfac_preconditioner_step(object.get(), nullptr, 0, &args, &report));
+  EXPECT_EQ(report.fixed_overhead, 0) << "not measured yet";
+  args.own_seconds = -1;
+  expect_failure(dkfac_preconditioner_step(object.get(), nullptr, 0, &args, &report),
+                 DKFAC_INVALID_ARGUMENT, "seconds are -1");
+}
+
 TEST(CPreconditionerDirections, OfTheOnlyRankStayThere) {
   const auto preconditioned = [](bool keep) {
     const Preconditioner object = clipped();

@@ -48,6 +48,7 @@ kfac::CurvatureOptions by_budget() {
 struct Course {
   kfac::CurvatureOptions options = by_budget();
   double passes = kCheap;  ///< Of the steps on rank 0.
+  double own = 0;          ///< Of them, what the caller counts to K-FAC.
   int from = 0, to = 200;
   const std::vector<SavedState>* before = nullptr;
   std::function<void(kfac::Preconditioner&, int step)> before_step = nullptr;
@@ -86,6 +87,7 @@ BudgetRun run_rank(const std::shared_ptr<comm::Communicator>& comm, const Course
       kfac.record_input(fc, view_of(data.x.data(), {4, 3}));
       kfac.record_grad_output(fc, view_of(data.dy.data(), {4, 2}));
     }
+    if (comm->rank() == 0) kfac.count_own(course.own);
     const kfac::LayerGrad grad{fc, view_of(data.grad.data(), {2, 3}), {}};
     const StepFlags flags{.loss_nonfinite = course.rejects && course.rejects(step)};
     run.last = kfac.step({&grad, 1}, Stream::cpu(), {.flags = flags});
@@ -139,6 +141,23 @@ TEST(IntervalChooser, ChoosesOnceByRankZero) {
         EXPECT_EQ(run.last.statistics_interval, c.statistics);
         EXPECT_EQ(run.last.inverse_interval, c.inverses);
       }
+}
+
+TEST(IntervalChooser, CountsWhatTheCallerDoesForIt) {
+  for (const int ranks : {1, 2})
+    for (const BudgetRun& run : run_all(ranks, {.own = 0.9 * kCheap, .to = 100})) {
+      ASSERT_EQ(run.choices.size(), 1U) << ranks;
+      const kfac::StepReport& chosen = run.choices.front();
+      EXPECT_EQ(chosen.statistics_interval, 20) << "1 where it is not counted, see above";
+      EXPECT_EQ(chosen.inverse_interval, 100);
+      // 0.9 / 0.1; the clock has gone on by some dozens of the 1e3 of the passes in the library.
+      EXPECT_NEAR(chosen.fixed_overhead, 9, 0.5);
+      EXPECT_GT(chosen.overhead, chosen.fixed_overhead);
+      EXPECT_LT(chosen.overhead, chosen.fixed_overhead + 0.25);
+    }
+  kfac::Preconditioner kfac(comm::make_self(), by_budget());
+  for (const double seconds : {-1.0, std::nan("")})
+    EXPECT_TRUE(contains(message_of([&] { kfac.count_own(seconds); }), "finite and >= 0"));
 }
 
 TEST(IntervalChooser, IsRepeatedBySettingWhatItChose) {

@@ -119,6 +119,36 @@ TEST(Budget, ChoosesAgainOnlyWhereTheCostHasChangedTwofold) {
   EXPECT_EQ(next()->statistics, 1);
 }
 
+TEST(Budget, LeavesToRefreshesWhatTheCallerDoesNotSpend) {
+  const struct {
+    double own, counted;  ///< Beside passes of 1 and applying of 0.05.
+    int statistics, inverses;
+    double share;
+  } all[] = {
+      {0, 0, 1, 5, 0.05 + 0.1 + 0.04},
+      {0.1, 0.1, 2, 10, 0.15 + 0.05 + 0.02},
+      {0.15, 0.15, 5, 25, 0.2 + 0.02 + 0.008},
+      {0.6, 0.6, 20, 100, 0.65 + 0.005 + 0.002},  // It alone is above the budget.
+      {0.6, 0, 1, 1, (0.05 + 0.1 + 0.2) / 1.6},   // Control: not counted, it is of the passes.
+  };
+  for (const auto& c : all) {
+    kfac::replace_step_clock([] { return 0.0; });
+    kfac::StepMeter meter = kfac::make_step_meter(false);
+    kfac::replace_step_clock(nullptr);
+    for (int i = 0; i < 120; ++i) {
+      const bool statistics = i % 2 == 0, inverses = i % 4 == 0;
+      meter.step.seconds = {1 + c.own, 0.05, statistics ? 0.1 : 0, inverses ? 0.2 : 0};
+      count_own(meter, c.counted);
+      end_metered_step(meter, {statistics, inverses ? 1.0 : 0});
+    }
+    const IntervalChoice choice = choose_intervals(costs_of(meter), budget_of(0, 0));
+    EXPECT_EQ(choice.statistics, c.statistics) << c.own;
+    EXPECT_EQ(choice.inverses, c.inverses) << c.own;
+    EXPECT_NEAR(choice.share, c.share, 1e-14) << c.own;  // A few sums of numbers below 2.
+    EXPECT_NEAR(choice.fixed, (0.05 + c.counted) / (1 + c.own - c.counted), 1e-14) << c.own;
+  }
+}
+
 TEST(Budget, ReplaysTheChoiceOfALoadedState) {
   IntervalBudget budget = budget_of(0, 0);
   budget.choice = {.step = 400, .statistics = 5, .inverses = 25, .share = 0.24};

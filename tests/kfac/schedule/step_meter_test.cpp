@@ -90,6 +90,25 @@ TEST(StepMeter, CountsToStatisticsWhatHooksAndExchangeTakeLonger) {
   EXPECT_EQ(costs.apply, 1);
 }
 
+TEST(StepMeter, CountsToApplyingWhatTheCallerDoesInThePasses) {
+  Meter m;
+  for (int i = 0; i < 20; ++i) m.step(1, 1, 1, 0);
+  for (int i = 0; i < 5; ++i) {
+    count_own(m.meter, 1.5);
+    count_own(m.meter, 0.5);
+    m.step(8, 1, 0, 0);
+    count_own(m.meter, 100);
+    drop_metered_step(m.meter);  // A rejected step.
+    count_own(m.meter, 3);
+    m.step(10, 1, 3, 16);
+  }
+  const kfac::StepCosts costs = costs_of(m.meter);
+  EXPECT_EQ(costs.passes, 8 - 2);
+  EXPECT_EQ(costs.apply, 1 + 2);
+  EXPECT_EQ(costs.statistics, 3 + 2) << "as without: what these steps take longer";
+  EXPECT_EQ(costs.inverses, 16);
+}
+
 TEST(StepMeter, ScalesARebuildOfAPartToThatOfAll) {
   Meter m;
   for (int i = 0; i < 20; ++i) m.step(1, 1, 1, 0);
