@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cmath>
 #include <memory>
 #include <string>
 #include <vector>
@@ -13,12 +14,16 @@
 #include "support/tensors.h"
 
 /// Steps of a preconditioner over an embedding table: as an Embedding of indices, or as a Linear of
-/// the same indices as one-hot rows, which uses no code of the Embedding.
+/// the same indices as one-hot rows, which uses no code of the Embedding. With rows that differ in
+/// length, A is another diagonal, which an Embedding gets as such.
 namespace dkfac::testing {
 
 inline constexpr std::int64_t kTableRows = 7, kTableWidth = 4, kSentences = 12, kWords = 3;
 
-enum class TableKind { embedding, one_hot };
+enum class TableKind { embedding, one_hot, diagonals, scaled_rows };
+
+/// Squared length of a word's row, where they differ.
+inline double row_weight(std::int64_t row) { return 1 + 0.5 * static_cast<double>(row * row); }
 
 /// Index of each word of a step; the last row of the table is never used.
 inline std::vector<std::int32_t> words_of(int step) {
@@ -45,11 +50,14 @@ inline kfac::CurvatureOptions table_options() {
 }
 
 /// Steps [first, last) on the device of `where`, each rank with its share of the sentences.
+/// numbers: type of the diagonals.
 inline TableCourse run_table(const std::shared_ptr<comm::Communicator>& comm, TableKind kind,
                              const kfac::CurvatureOptions& options, int first = 0, int last = 4,
-                             const SavedState* from = nullptr, Device where = Device::cpu()) {
+                             const SavedState* from = nullptr, Device where = Device::cpu(),
+                             DType numbers = DType::f64) {
   Context host, ctx(where);
-  const bool one_hot = kind == TableKind::one_hot;
+  const bool one_hot = kind == TableKind::one_hot || kind == TableKind::scaled_rows;
+  const bool diagonals = kind == TableKind::diagonals;
   kfac::Preconditioner preconditioner(comm, options, where);
   const LayerId id =
       one_hot ? preconditioner.add_layer(
@@ -75,6 +83,7 @@ inline TableCourse run_table(const std::shared_ptr<comm::Communicator>& comm, Ta
     Tensor hot = Tensor::zeros(host, {share, kWords, kTableRows}, DType::f64);
     Tensor own = Tensor::zeros(host, {share, kWords, kTableWidth}, DType::f64);
     Tensor indices = Tensor::zeros(host, {share, kWords}, DType::i32);
+    Tensor squares = Tensor::zeros(host, {share, kTableRows}, numbers);
     for (std::int64_t i = 0; i < kSentences * kWords; ++i) {
       const std::int64_t row = words[static_cast<std::size_t>(i)], local = i - begin * kWords;
       for (std::int64_t c = 0; c < kTableWidth; ++c) {
@@ -85,11 +94,18 @@ inline TableCourse run_table(const std::shared_ptr<comm::Communicator>& comm, Ta
           own.data<double>()[local * kTableWidth + c] = g / static_cast<double>(share);
       }
       if (local < 0 || local >= share * kWords) continue;
-      hot.data<double>()[local * kTableRows + row] = 1;
+      hot.data<double>()[local * kTableRows + row] =
+          kind == TableKind::scaled_rows ? std::sqrt(row_weight(row)) : 1;
+      const double square = row_weight(row) / kWords;
+      const std::int64_t place = local / kWords * kTableRows + row;
+      if (numbers == DType::f64)
+        squares.data<double>()[place] += square;
+      else
+        squares.data<float>()[place] += static_cast<float>(square);
       indices.data<std::int32_t>()[local] = static_cast<std::int32_t>(row);
     }
     Tensor there = Tensor::copy_of(ctx, gradient);
-    const Tensor input = Tensor::copy_of(ctx, one_hot ? hot : indices);
+    const Tensor input = Tensor::copy_of(ctx, one_hot ? hot : diagonals ? squares : indices);
     const Tensor grads = Tensor::copy_of(ctx, own);
     const RecordScale scale{.global_batch = kSentences};
     preconditioner.record_input(id, input, ctx.stream(), scale);

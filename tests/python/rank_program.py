@@ -25,9 +25,22 @@ class Net(nn.Module):
         return self.out(torch.tanh(self.fc(x.flatten(1))))
 
 
+class Tied(nn.Module):
+    """A table that the head multiplies by too, on words of which each rank has others."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.mid, self.head = nn.Embedding(3, 4), nn.Linear(4, 4), nn.Linear(4, 3, bias=False)
+        self.head.weight = self.table.weight
+
+    def forward(self, x):
+        words = x.flatten(1)[:, :5].mul(2).long().clamp(-1, 1) + 1
+        return self.head(torch.tanh(self.mid(self.table(words)))).sum(1)
+
+
 def train(rank, size, case):
     torch.manual_seed(7)
-    model = Net().double()
+    model = (Tied if case.pop("tied", False) else Net)().double()
     x, y = torch.randn(3, 8, 2, 4, 4).double(), torch.randn(3, 8, 3).double()
     part = slice(rank * 8 // size, (rank + 1) * 8 // size)
     wrapped = nn.parallel.DistributedDataParallel(model)

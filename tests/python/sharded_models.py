@@ -45,6 +45,12 @@ class Transformer(nn.Module):
         return self.head(self.norm(x))
 
 
+def tied():
+    model = Transformer()
+    model.head.weight = model.table.weight
+    return model, lambda m: m.blocks
+
+
 class Cross(nn.Module):
     """Attention whose projections are used row by row, with its output's outside of its own forward pass."""
 
@@ -58,7 +64,7 @@ class Cross(nn.Module):
 
 
 MODELS = {"resnet": resnet, "transformer": lambda: (Transformer(), lambda m: m.blocks),
-          "cross": lambda: (Cross(), lambda m: [m.attention])}
+          "tied": tied, "cross": lambda: (Cross(), lambda m: [m.attention])}
 
 
 def whole(parameter):

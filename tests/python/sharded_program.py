@@ -21,7 +21,7 @@ STEPS, BATCH = 5, 8
 
 def data(kind, dtype):
     draw = torch.Generator().manual_seed(5)
-    if kind == "transformer":
+    if kind in ("transformer", "tied"):
         return torch.randint(17, (STEPS, BATCH, 6), generator=draw), torch.randint(17, (STEPS, BATCH, 6),
                                                                                    generator=draw)
     shape = (3, 6, 6) if kind == "resnet" else (7, 4)

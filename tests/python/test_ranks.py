@@ -24,6 +24,9 @@ CASES = {
     "drawn targets": {"fisher": "monte_carlo", "sampled": {"loss": "squared", "samples": 2}},
     "exact, with accumulation": {"fisher": "monte_carlo", "accumulation_steps": 2,
                                  "sampled": {"loss": "squared", "samples": "exact"}},
+    "tied weights": {"tied": True},
+    "tied weights, exact, with accumulation": {"tied": True, "fisher": "monte_carlo", "accumulation_steps": 2,
+                                               "sampled": {"loss": "squared", "samples": "exact"}},
     "clipped": {"kl_clip": 1e-3},
     "clipped, with several rates": {"kl_clip": 1e-3, "rates": [0.05, 0.01, 0.0]},
 }

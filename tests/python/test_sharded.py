@@ -26,7 +26,7 @@ PROGRAM = pathlib.Path(__file__).with_name("sharded_program.py")
 # The sum of two numbers does not depend on their order, and its half is exact.
 EQUAL = {"transformer": {"messages": True}, "transformer, f64": {"f64": True, "optimizer": "adamw"},
          "residual": {"model": "resnet", "optimizer": "adamw"}, "residual, f64": {"model": "resnet", "f64": True},
-         "rows of a weight": {"model": "cross"},
+         "rows of a weight": {"model": "cross"}, "a tied weight": {"model": "tied", "passes": 2},
          "all ranks work": {"model": "cross", "options": {"grad_worker_fraction": 1.0}},
          "inverses every other step": {"options": {"statistics_interval": 2, "inverse_interval": 4,
                                                    "early_refreshes": False}},
@@ -41,7 +41,7 @@ NEAR = {"clipped": {"clip": 0.1, "f64": True},
 MIXED = {"bf16": {"bf16": True}}
 # Heads of 5 rows, and tables of 6, on 4 ranks: shards of 2, 2, 1 and 0 rows, and of 2, 2, 2 and 0.
 FOUR = {"transformer": {"f64": True, "messages": True}, "residual": {"model": "resnet", "f64": True},
-        "replicas": {"f64": True, "mesh": [2, 2]},
+        "a tied weight": {"model": "tied", "f64": True}, "replicas": {"f64": True, "mesh": [2, 2]},
         "replicas, half of the ranks work": {"f64": True, "mesh": [2, 2], "options": {"grad_worker_fraction": 0.5}}}
 
 

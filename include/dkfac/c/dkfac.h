@@ -135,8 +135,8 @@ DKFAC_C_API int dkfac_preconditioner_wants_input(const dkfac_preconditioner* obj
                                                  int32_t* wants);
 DKFAC_C_API int dkfac_preconditioner_wants_grad_output(const dkfac_preconditioner* object,
                                                        int32_t layer, int32_t* wants);
-/* Record the input, or the gradient of the loss with respect to the output, of a layer. `scale` may
- * be null. Rows of a matrix may have gaps; other tensors are contiguous. */
+/* Record a layer's input, or the gradient of its output. `scale` may be null. Rows of a matrix may
+ * have gaps; other tensors are contiguous. Of an Embedding, indices or diagonals: compute_a(). */
 DKFAC_C_API int dkfac_preconditioner_record_input(dkfac_preconditioner* object, int32_t layer,
                                                   const dkfac_tensor* input,
                                                   const dkfac_record_scale* scale);

@@ -89,14 +89,14 @@ class DKFAC_API Preconditioner {
   [[nodiscard]] bool wants_input(LayerId layer) const;
   [[nodiscard]] bool wants_grad_output(LayerId layer) const;  ///< Also for record_normalization().
   /// Records the input of the layer, x of its specification (layer_spec.h), which is only read:
-  /// f64, f32, bf16 or f16, the indices of an Embedding i32. It is contiguous, but rows of a
-  /// Linear's [n,in] may have gaps. An index out of range throws on the host; on a device it causes
-  /// the step to be rejected.
+  /// f64, f32, bf16 or f16, the indices of an Embedding i32 (or diagonals, see compute_a()). It is
+  /// contiguous, but rows of a Linear's [n,in] may have gaps. An index out of range throws on the
+  /// host; on a device it causes the step to be rejected.
   ///
   /// Within a step, the inputs and the output gradients of a layer must be of the same samples and
-  /// positions, in any order and split; with InverseMethod::ekfac each input is followed by the
-  /// output gradient of the same batch. An n of 0 is valid where other ranks or records have
-  /// samples and RecordScale::global_batch counts them.
+  /// positions (diagonals: samples), in any order and split; with InverseMethod::ekfac each input
+  /// is followed by the output gradient of the same batch. An n of 0 is valid where other ranks or
+  /// records have samples and RecordScale::global_batch counts them.
   ///
   /// Where wants_input() is false, and for a PlainSpec, the call is ignored and the view is not
   /// checked. Throws InvalidArgument for a layer that does not exist or is a normalisation, for

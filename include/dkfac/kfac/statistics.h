@@ -69,11 +69,11 @@ struct DKFAC_API FactorRecord {
 /// The host is never blocked. A device reads 16-bit operands directly. So no pass over the data
 /// (unless stats.max_abs is given) and no scale is needed where the data already has operand.type,
 /// or has 16 bits while operand.type is f32 or f64.
-///
 /// The A of an Embedding is diagonal: a[vocabulary] = beta*a + (number of times an index occurs)/(N
-/// P), P the product of all dimensions of data[n,...] but the first: contiguous i32 indices, which
-/// are counted, so operand, stats and sharing have no effect. An index outside [0, vocabulary)
-/// throws InvalidArgument on the host and sets a[0] to NaN on a device.
+/// P), of contiguous i32 indices data[n,...] at P positions each; or beta*a + (1/N) sum of the rows
+/// of contiguous f64 or f32 data[n,vocabulary], which are diagonals of samples. Operand, stats and
+/// sharing have no effect. An index out of range or a negative number throws InvalidArgument on the
+/// host; on a device that index sets a[0] to NaN, and a negative number is not looked for.
 DKFAC_API void compute_a(Context& ctx, const LayerSpec& spec, const FactorRecord& input,
                          double beta, TensorView a);
 /// Computes the lower triangle of g[out,out] = beta*g + (sample_scale^2/N) sum dy dy' over samples

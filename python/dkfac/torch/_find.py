@@ -12,6 +12,7 @@ from ._layers import ConvLayer, EmbeddingLayer, Layer, LinearLayer, NormLayer, T
 from ._patches import PATCHED, PatchLayer
 from ._recurrent import RECURRENT
 from ._sharded import parameters_of
+from ._tied import tied
 from ._vectors import PAIRS, VectorLayer, apart
 
 _FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -137,7 +138,7 @@ def find_layers(model: nn.Module, skip: Callable[[str, nn.Module], bool], wanted
     `wanted`: kinds that get curvature. `ordered`: sums over the positions of a sample need its rows together."""
     layers: list[Layer] = []
     owners: dict[int, Layer] = {}
-    shared: set[Layer] = set()  # In roles that differ.
+    shared: dict[Layer, None] = {}  # In roles that differ; in the order of the modules.
     for name, module in model.named_modules():
         skipped = skip(name, module)
         for layer in _layer_of(name, module, skipped, wanted):
@@ -146,8 +147,7 @@ def find_layers(model: nn.Module, skip: Callable[[str, nn.Module], bool], wanted
                 continue
             firsts = [owners[id(p)] for p in repeated]
             if layer.reason is None and c.NORM in wanted and all(first.reason is None for first in firsts):
-                shared.update(firsts)
-                shared.update([layer] if firsts else [])
+                shared.update(dict.fromkeys([*firsts, layer] if firsts else []))
             else:
                 for first in firsts:
                     first.reason = first.reason or f"shares a parameter with {layer.name}"
@@ -159,7 +159,16 @@ def find_layers(model: nn.Module, skip: Callable[[str, nn.Module], bool], wanted
             if isinstance(layer, LinearLayer):
                 layer.ordered = ordered
             layers.append(layer)
-    return _each_once([part for layer in layers for part in (apart(layer) if layer in shared else [layer])])
+    return _each_once([part for layer in layers for part in (_parts(layer, shared) if layer in shared else [layer])])
+
+
+def _parts(layer: Layer, shared: Collection[Layer]) -> list[Layer]:
+    """Layers of the parameters of one that shares some, in roles that differ."""
+    if layer.reason is not None:
+        return [layer]
+    together = tied([one for one in shared if one.weight is layer.weight])
+    alone = [one for one in apart(layer) if together is None or one.weight is not layer.weight]
+    return [*([together] if together is not None else []), *alone]
 
 
 def _each_once(layers: Iterable[Layer]) -> list[Layer]:

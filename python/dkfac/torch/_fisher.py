@@ -49,16 +49,18 @@ class Sampling:
             raise InvalidArgument(f"[fisher_backward] this pass has {self._count} vectors for each sample, an earlier "
                                   f"one of the step {self._records.uses}; take as many in all passes of a step")
         use = copy.copy(use)
-        grad = use.arrive(grad.detach())
+        grad = use.reduced(use.arrive(grad.detach()))
         self.layers.add(layer)
         self._held.setdefault((layer, use.made_in), []).append((use, grad))
         if use.made_in.uses[layer] == 1:
-            self.end_pass()
+            self._send((layer, use.made_in))
+
+    def _send(self, key: tuple[Layer, Pass]) -> None:
+        self._records.add(self._held.pop(key), self._recorder.joining.ranks, self._count)
 
     def end_pass(self) -> None:
-        held, self._held = self._held, {}
-        for uses in held.values():
-            self._records.add(uses, self._recorder.joining.ranks, self._count)
+        for key in list(self._held):
+            self._send(key)
 
     def end(self) -> None:
         for layer in self.layers:  # Some vectors may have no gradient for it.

@@ -79,6 +79,10 @@ class Layer:
         """Whether its gradient is preconditioned."""
         return self.reason is None and self.left is None
 
+    def applied_by(self, function: str | None) -> bool:
+        """Whether a function applies its weight as its records take it."""
+        return function == self.function
+
     def call(self) -> str:
         """How users call its function."""
         return f"torch.nn.functional.{self.function}()"
@@ -128,6 +132,10 @@ class Layer:
     def select(self, x: torch.Tensor, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The part of an input and an output gradient that makes the gradient of the weight."""
         return x, grad
+
+    def reduced(self, x: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
+        """What a record takes of an output gradient, which has been compared."""
+        return grad
 
     def form(self, tensor: torch.Tensor, batch: int | None) -> torch.Tensor:
         """An input or an output gradient as the library reads it; `batch`: the samples of the pass."""

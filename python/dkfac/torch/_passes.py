@@ -62,6 +62,11 @@ class Use:
         self.version = self.x._version
         return grad
 
+    def reduced(self, grad: torch.Tensor) -> torch.Tensor:
+        """What its record takes of that."""
+        assert self.x is not None
+        return self.layer.reduced(self.x, grad)
+
     def release(self) -> None:
         """It is recorded: drops the tensors."""
         self.x = self.moments = None
@@ -181,7 +186,7 @@ def take(one: Pass, function: str | None, layer: Layer, x: torch.Tensor, weight:
     """Counts a use of a weight, as a whole or of some rows, in a pass. Returns the use, or why the gradient of the
     whole weight is left as it is. `first`: the layers are not registered yet; `again`: a checkpoint runs a part of the
     pass once more."""
-    if function != layer.function:
+    if not layer.applied_by(function):
         return f"its weight is also used by {function}()"
     used = layer
     if weight is not layer.place.now():

@@ -248,6 +248,7 @@ class Recorder:
         if self.passes.scale is not None:
             use.made_in.loss_scale = self.passes.scale
         self.passes.join(use.made_in)
+        grad = use.reduced(grad)
         if self.joining.active:
             self.joining.deferred.append((use, grad))
             return
@@ -321,8 +322,6 @@ class Recorder:
             records.expect(self.count.passes, max(calls.values()))
         for (layer, _), uses in parts.items():
             records.add(uses, self.joining.ranks, calls[layer])
-            for use, _ in uses:
-                use.release()
         for layer in calls:
             records.end_pass(layer, self.joining.ranks)
 
@@ -353,11 +352,12 @@ class Recorder:
 
     def complete(self, registered: Registered) -> None:
         """Fills what some layers lack, and checks the gradients against the records; collective."""
-        for layer in self.layers.all:
-            if layer.reason is None:
-                if registered.records.count(layer) == 0:
-                    self.consistency.lacks(layer)
-                registered.records.fill(layer, self.joining.ranks, self.joining.without_data)
+        layers = [layer for layer in self.layers.all if layer.reason is None]
+        for layer in layers:
+            if registered.records.count(layer) == 0:
+                self.consistency.lacks(layer)
+            registered.records.fill(layer, self.joining.ranks, self.joining.without_data)
+        registered.records.send_tied(layers, self.joining.ranks)
         self.consistency.check(self.setup, self.joining.ranks)
 
     def record_deferred(self, registered: Registered) -> None:

@@ -16,6 +16,7 @@ from ._passes import Use
 from ._setup import Setup
 from ._sharded import is_sharded
 from ._tensors import tensor_struct
+from ._tied import TiedLayer, TiedRecords
 from ._uses import joined
 from ._vectors import VectorLayer
 
@@ -39,6 +40,7 @@ class StepRecords:
     def __init__(self, setup: Setup, library: Preconditioner) -> None:
         self._setup, self._library = setup, library
         self._counts: dict[Layer, int] = {}
+        self._tied = TiedRecords(setup, library)
         self._unreduced = False  # Their gradients are with the modules, by set_requires_gradient_sync(False).
         self.passes, self.uses = setup.accumulation_steps or 1, 1
 
@@ -68,11 +70,35 @@ class StepRecords:
             if one.batch == 0 and self._setup.comm.size == 1:
                 raise InvalidArgument("[dkfac] the batch has no samples; leave such a pass out")
             return self._send(layer, layer.placeholder(), ranks)
-        record = joined(layer, [_record(use, grad) for use, grad in filled])
         batched = filled[0][1].dim() >= layer.batched
         loss_scale = 1.0 if self._setup.sampled else one.loss_scale
-        self._send(layer, record, ranks, one.batch if batched else 1, loss_scale, uses)
+        samples = one.batch if batched else 1
+        if isinstance(layer, TiedLayer):
+            self._keep(layer, filled, samples, loss_scale, uses)
+        else:
+            record = joined(layer, [_record(use, grad) for use, grad in filled])
+            self._send(layer, record, ranks, samples, loss_scale, uses)
         layer.valid = True
+        for use, _ in found:
+            use.release()
+
+    def _of_grad(self, samples: int) -> float:
+        """By which a mean over samples divides their gradients."""
+        of_mean = self._setup.loss_reduction == "mean" and not self._setup.sampled
+        return 1 / max(1, samples * self.passes) if of_mean else 1.0
+
+    def _keep(self, layer: TiedLayer, found: Sequence[tuple[Use, torch.Tensor]], samples: int, loss_scale: float,
+              uses: int) -> None:
+        """Scaled as in _send(), but for the number of records of the step."""
+        x = found[0][0].x
+        samples = samples or (len(x) if x is not None else 1)
+        of_a, of_g = self.uses / uses, self.uses / (samples * (loss_scale * self._of_grad(samples)) ** 2)
+        self._tied.add(layer, layer.roles(found, of_a, of_g))
+        self._counts[layer] = self.count(layer) + 1
+
+    def send_tied(self, layers: Sequence[Layer], ranks: int) -> None:
+        """The records of a step of those that need all of them; collective."""
+        self._tied.send([layer for layer in layers if isinstance(layer, TiedLayer)], self.passes * self.uses * ranks)
 
     def _send(self, layer: Layer, record: Record, ranks: int, batch: int | None = None,
               loss_scale: float = 1.0, uses: int = 1) -> None:
@@ -83,8 +109,7 @@ class StepRecords:
         passes, rows = self.passes, grad.shape[0]
         samples = batch if batch and setup.scaling is None else rows
         all_samples = max(1, samples * passes)
-        of_mean = setup.loss_reduction == "mean" and not setup.sampled
-        of_a, of_g = 1, 1 / all_samples if of_mean else 1.0
+        of_a, of_g = 1, self._of_grad(samples)
         if setup.scaling is not None:
             of_a, of_g = setup.scaling(layer, layer.positions(rows, grad))
             all_samples *= uses  # kfac-pytorch takes the mean of both factors.
@@ -148,3 +173,4 @@ class StepRecords:
     def clear(self) -> None:
         """The library has none any more."""
         self._counts, self._unreduced = {}, False
+        self._tied.clear()

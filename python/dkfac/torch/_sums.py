@@ -43,11 +43,11 @@ def of_record(layer: Layer, x: torch.Tensor, grad: torch.Tensor,
     eps = max(torch.finfo(t.dtype).eps for t in (x, grad) if t.is_floating_point())
     size, out = float(exact.norm()), grad.shape[-1]
     with torch.autocast(grad.device.type, enabled=False):
-        if layer.kind == c.EMBEDDING:
+        if layer.kind == c.EMBEDDING and not x.is_floating_point():
             table = exact.new_zeros(layer.weight.shape).index_add_(0, x.reshape(-1), exact.reshape(-1, out))
             return Sum(table, size, grad.numel() // out, eps), None
         x, channels, terms = x.to(exact.dtype), -1, None
-        if layer.kind == c.LINEAR:
+        if layer.kind in (c.LINEAR, c.EMBEDDING):
             value = layer.like_weight(exact.reshape(-1, out).t() @ x.reshape(-1, x.shape[-1]))
             terms = size * float(x.norm())
         elif isinstance(layer, ConvLayer):

@@ -15,6 +15,7 @@ from ._experts import EachApart, ExpertsLayer
 from ._layers import Layer, LinearLayer
 from ._passes import Use
 from ._sharded import is_sharded
+from ._tied import TiedLayer
 from ._vectors import VectorLayer
 
 if TYPE_CHECKING:
@@ -148,12 +149,15 @@ class VectorHooks:
         recorder = self._recorder
         passes, own = recorder.passes, {layer, *layer.parts.values()}
         used = any(not own.isdisjoint(one.uses) for one in passes.waiting)
-        if isinstance(layer, VectorLayer) or used or passes.current is None or passes.current.backward:
+        if isinstance(layer, VectorLayer) or passes.current is None:
+            return False
+        if (used or passes.current.backward) and not isinstance(layer, TiedLayer):
             return False
         made = recorder.layers.put_vectors(layer) if id(layer.weight) in recorder.layers.by_weight else []
         if made:
             recorder.consistency.forget(layer)
             recorder.uncaught.caught(layer)
+            layer.reason = "its parameters are known by their gradients"  # Uses that it has so far are not recorded.
         for one in made:
             self._watch(one)
         return bool(made)

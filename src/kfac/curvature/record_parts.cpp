@@ -20,8 +20,10 @@ void check_samples(const LayerTable& layers, const Caller& caller, const Statist
   if (!layers.due(s.partner)) return;
   const Statistic& other = layers.statistic(s.partner);
   if (other.records < layers.options.statistics.micro_batches) return;
-  DKFAC_CHECK(samples == other.samples && all_rows == other.rows, caller, samples, " samples in ",
-              all_rows, " rows (samples times positions) in this step, while the ",
+  // Diagonals of samples (diagonal_rows()) do not tell the rows that they are of.
+  const bool known = all_rows > 0 && other.rows > 0;
+  DKFAC_CHECK(samples == other.samples && (all_rows == other.rows || !known), caller, samples,
+              " samples in ", all_rows, " rows (samples times positions) in this step, while the ",
               s.plan.kind == StatisticKind::a ? "output gradients" : "inputs",
               " of the layer were ", other.samples, " in ", other.rows,
               "; record both of the same samples");

@@ -8,14 +8,16 @@
 
 #include "core/shared/checks.h"
 
-/// The statistic A of an Embedding: the frequency of each index.
+/// The statistic A of an Embedding: the frequency of each index, or what the caller has as its
+/// diagonal.
 namespace dkfac::kfac {
 
 /// Whether A is diagonal, and stored as its diagonal: that of an Embedding.
 [[nodiscard]] bool has_diagonal_a(const LayerSpec& spec);
 
-/// Returns the number of rows (samples times positions) of a record of the layer's input. Throws
-/// InvalidArgument for data that does not fit the layer.
+/// Returns the number of rows (samples times positions) of a record of the layer's input, and 0 for
+/// diagonals of samples, which do not tell it. Throws InvalidArgument for data that does not fit
+/// the layer.
 [[nodiscard]] std::int64_t diagonal_rows(const Caller& caller, const LayerSpec& spec,
                                          ConstTensorView input);
 /// compute_a() for such a layer; checks input and `a`.

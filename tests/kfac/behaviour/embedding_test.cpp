@@ -69,16 +69,34 @@ TEST_P(EmbeddingFactors, AreThoseOfALinearOfOneHotInputs) {
                    36 * eps<double>));
 }
 
+TEST_P(EmbeddingFactors, AreThoseOfTheDenseMatrixOfAGivenDiagonal) {
+  Context ctx;
+  const auto self = comm::make_self();
+  const TableCourse given = run_table(self, TableKind::diagonals, options());
+  const TableCourse dense = run_table(self, TableKind::scaled_rows, options());
+  for (std::size_t step = 0; step < given.directions.size(); ++step)
+    EXPECT_TRUE(near(given.directions[step], dense.directions[step], kTableTolerance)) << step;
+  const std::vector<double> diagonal = values(ctx, given.factors.a.average);
+  const std::vector<double> square = values(ctx, dense.factors.a.average);
+  for (std::size_t r = 0; r < kTableRows; ++r)  // Up to 13.5 times the frequencies.
+    EXPECT_NEAR(square[r * kTableRows + r], diagonal[r], 14 * 36 * eps<double>);
+  // Control: the frequencies alone lead elsewhere.
+  const TableCourse counted = run_table(self, TableKind::embedding, options());
+  EXPECT_FALSE(near(given.directions.front(), counted.directions.front(), 1e-2));
+}
+
 TEST_P(EmbeddingFactors, AreTheSameOnEveryNumberOfRanks) {
   if (options().statistics.fraction < 1) return;  // Each rank uses the first of its own samples.
-  const TableCourse alone = run_table(comm::make_self(), TableKind::embedding, options());
-  for (const int ranks : {2, 3}) {
-    comm::run_ranks(ranks, [&](const std::shared_ptr<comm::Communicator>& comm) {
-      const TableCourse course = run_table(comm, TableKind::embedding, options());
-      for (std::size_t step = 0; step < course.directions.size(); ++step)
-        EXPECT_TRUE(near(course.directions[step], alone.directions[step], kTableTolerance))
-            << ranks;
-    });
+  for (const TableKind kind : {TableKind::embedding, TableKind::diagonals}) {
+    const TableCourse alone = run_table(comm::make_self(), kind, options());
+    for (const int ranks : {2, 3}) {
+      comm::run_ranks(ranks, [&](const std::shared_ptr<comm::Communicator>& comm) {
+        const TableCourse course = run_table(comm, kind, options());
+        for (std::size_t step = 0; step < course.directions.size(); ++step)
+          EXPECT_TRUE(near(course.directions[step], alone.directions[step], kTableTolerance))
+              << ranks;
+      });
+    }
   }
 }
 
@@ -202,6 +220,49 @@ TEST(EmbeddingCurvature, AddsFrequenciesToWhatIsThere) {
                                       view_of(rows.data(), {4, 3}));
                        }),
                        "A of embedding 3->2 is stored as its diagonal"));
+}
+
+TEST(EmbeddingCurvature, TakesDiagonalsOfOtherTypesAndOfNoSamples) {
+  Context ctx;
+  const EmbeddingSpec spec{.vocabulary = 3, .width = 2};
+  std::vector<float> rows{1, 0, 0.5, 3, 0.25, 0};
+  std::vector<double> a{1, 2, 3};
+  compute_a(ctx, spec, {.data = view_of(rows.data(), {2, 3}), .global_batch = 4}, 0.5,
+            view_of(a.data(), {3}));
+  EXPECT_EQ(a, (std::vector<double>{0.5 + 1, 1 + 0.0625, 1.5 + 0.125}));
+  compute_a(ctx, spec, {.data = view_of(rows.data(), {0, 3}), .global_batch = 4}, 2,
+            view_of(a.data(), {3}));
+  EXPECT_EQ(a, (std::vector<double>{3, 2.125, 3.25}));
+  const auto self = comm::make_self();
+  const auto run = [&](TableKind kind, DType numbers) {
+    return run_table(self, kind, table_options(), 0, 4, nullptr, Device::cpu(), numbers);
+  };
+  // Thirds are rounded to f32, and conditioned like 1e2.
+  EXPECT_TRUE(near(run(TableKind::diagonals, DType::f32).directions.back(),
+                   run(TableKind::scaled_rows, DType::f64).directions.back(),
+                   4 * 1e2 * eps<float>));
+}
+
+TEST(EmbeddingCurvature, RefusesOtherDiagonals) {
+  Preconditioner preconditioner(comm::make_self(), table_options());
+  const LayerId id = preconditioner.add_layer("table", EmbeddingSpec{.vocabulary = 3, .width = 2});
+  preconditioner.prepare();
+  std::vector<double> numbers{1, 2, 3, 4, -5, 6};
+  const auto refused = [&](ConstTensorView input, const std::string& text) {
+    EXPECT_TRUE(contains(message_of([&] { preconditioner.record_input(id, input); }), text));
+  };
+  refused(view_of(numbers.data(), {2, 3}), "element 4 of the input is -5");
+  refused(view_of(numbers.data(), {3, 2}), "f64 or f32 [n, 3]");
+  refused(view_of(numbers.data(), {1, 1, 3}), "f64 or f32 [n, 3]");
+  // Positions are not known, samples are.
+  preconditioner.record_input(id, view_of(numbers.data(), {1, 3}));
+  refused(view_of(numbers.data(), {1, 3}), "recorded more than");
+  std::vector<double> dy(12, 1.0);
+  EXPECT_TRUE(contains(message_of([&] {
+                         preconditioner.record_grad_output(id, view_of(dy.data(), {2, 3, 2}));
+                       }),
+                       "2 samples in 6 rows"));
+  preconditioner.record_grad_output(id, view_of(dy.data(), {1, 6, 2}));
 }
 
 TEST(EmbeddingCurvature, RefusesWhatAreNoIndices) {
