@@ -96,7 +96,6 @@ Network network_of(const nn::ModelOptions& options, std::int64_t samples, std::i
   Network network{.name = options.name,
                   .names = nn::layer_names(options),
                   .specs = nn::layer_specs(options, samples),
-                  .dtype = options.dtype,
                   .compute = options.compute.value_or(options.dtype),
                   .training_flops = nn::training_flops(*model),
                   .batch = batch};

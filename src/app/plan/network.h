@@ -35,10 +35,10 @@ struct Network {
   std::vector<PassLayer> layers = {};
   std::vector<std::string> names;  ///< Of layers with parameters, as optimizers get them.
   std::vector<LayerSpec> specs;
-  DType dtype = DType::f32, compute = DType::f32;
-  double training_flops = 0;  ///< Of forward and backward of one sample.
-  double pass_bytes = 0;      ///< Memory of a step of `batch` samples without the optimizer.
-  std::int64_t batch = 1;     ///< Samples of a rank in one pass.
+  DType compute = DType::f32;  ///< Of activations.
+  double training_flops = 0;   ///< Of forward and backward of one sample.
+  double pass_bytes = 0;       ///< Memory of a step of `batch` samples without the optimizer.
+  std::int64_t batch = 1;      ///< Samples of a rank in one pass.
 
   [[nodiscard]] double parameters() const;
 };

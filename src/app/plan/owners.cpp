@@ -124,7 +124,7 @@ double adaptive_rebuild_seconds(const Ownership& o, int ranks, const Processor& 
   return std::max(longest, mean);
 }
 
-double direction_seconds(const Ownership& o, int /*ranks*/, const Processor& p) {
+double direction_seconds(const Ownership& o, const Processor& p) {
   if (o.direction.empty()) return 0;
   const double rate = o.options.precondition_tf32 ? p.products_tf32 : p.products32;
   std::vector<double> seconds;

@@ -22,7 +22,7 @@ struct Ownership {
 [[nodiscard]] Ownership ownership_of(const Network& network, const Strategy& strategy, int ranks,
                                      bool device);
 
-/// Which layers are due for a rebuild: all of none, or one offset.
+/// Which layers are due for a rebuild: none, all, or those with one offset.
 struct Rebuild {
   bool any = false;
   int offset = -1;  ///< -1: all.
@@ -34,7 +34,7 @@ struct Rebuild {
 [[nodiscard]] double adaptive_rebuild_seconds(const Ownership& o, int ranks,
                                               const Processor& processor, double refreshed);
 /// Seconds of the directions on the rank with the most.
-[[nodiscard]] double direction_seconds(const Ownership& o, int ranks, const Processor& processor);
+[[nodiscard]] double direction_seconds(const Ownership& o, const Processor& processor);
 /// Elements of parameters that the rank with the most updates.
 [[nodiscard]] double updated_elements(const Network& network, const Ownership& o, int ranks);
 /// Largest over mean of the counted work of a rank, at one rebuild a step; 1 without owners.

@@ -117,7 +117,7 @@ class Builder {
       send(Phase::gather, shared);
       compute(Phase::gather, 0, out_.tasks.back().lane == Lane::links ? last() : -1);
     }
-    compute(Phase::precondition, direction_seconds(o, s_.cluster.ranks, p));
+    compute(Phase::precondition, direction_seconds(o, p));
     // Gradient read, weights and states read and written.
     const double passes = 3 + 2 * s_.states;
     compute(Phase::update,
