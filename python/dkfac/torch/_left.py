@@ -14,8 +14,8 @@ from ._sharded import local
 
 def gradients_of(layers: Sequence[Layer]) -> list[torch.Tensor]:
     """What this rank has of them."""
-    with torch.no_grad():
-        return [local(p.grad) for layer in layers for p in layer.parameters() if p.grad is not None]
+    return [local(grad) for layer in layers for p in (layer.weight, layer.bias)
+            if p is not None and (grad := p.grad) is not None]
 
 
 class LeftGradients:
