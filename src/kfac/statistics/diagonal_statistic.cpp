@@ -12,7 +12,7 @@ namespace dkfac::kfac {
 
 namespace {
 
-constexpr const char* kInput = "the input";
+constexpr const char* kTableInput = "the input";
 
 bool are_diagonals(ConstTensorView input) { return input.dtype() != DType::i32; }
 
@@ -20,15 +20,15 @@ void check_diagonals(const Caller& caller, const LayerSpec& spec, ConstTensorVie
   const std::int64_t vocabulary = a_dim(spec);
   DKFAC_CHECK((input.dtype() == DType::f64 || input.dtype() == DType::f32) && input.ndim() == 2 &&
                   input.dim(1) == vocabulary,
-              caller, kInput, " is ", input.dtype(), ' ', input.shape(), "; ", describe(spec),
+              caller, kTableInput, " is ", input.dtype(), ' ', input.shape(), "; ", describe(spec),
               " takes indices, i32 [n, ...], or the diagonals of samples, f64 or f32 [n, ",
               vocabulary, ']');
-  check_contiguous(caller, kInput, input);
+  check_contiguous(caller, kTableInput, input);
   if (input.device().is_cuda()) return;
-  with_real(kInput, input.dtype(), [&](auto zero) {
+  with_real(kTableInput, input.dtype(), [&](auto zero) {
     const auto* const x = input.data<decltype(zero)>();
     for (std::int64_t i = 0; i < input.numel(); ++i)
-      DKFAC_CHECK(!(x[i] < 0), caller, "element ", i, " of ", kInput, " is ", x[i],
+      DKFAC_CHECK(!(x[i] < 0), caller, "element ", i, " of ", kTableInput, " is ", x[i],
                   "; the diagonal of a second moment is not negative");
   });
 }
@@ -58,14 +58,14 @@ void add_up(Context& ctx, ConstTensorView input, TensorView counts) {
 bool has_diagonal_a(const LayerSpec& spec) { return std::holds_alternative<EmbeddingSpec>(spec); }
 
 std::int64_t diagonal_rows(const Caller& caller, const LayerSpec& spec, ConstTensorView input) {
-  check_memory(caller, kInput, input);
+  check_memory(caller, kTableInput, input);
   if (are_diagonals(input)) {
     check_diagonals(caller, spec, input);
     return 0;
   }
-  DKFAC_CHECK(input.ndim() >= 1 && (input.dim(0) == 0 || input.numel() > 0), caller, kInput,
+  DKFAC_CHECK(input.ndim() >= 1 && (input.dim(0) == 0 || input.numel() > 0), caller, kTableInput,
               " has shape ", input.shape(), "; it must have at least one position");
-  check_contiguous(caller, kInput, input);
+  check_contiguous(caller, kTableInput, input);
   if (input.device().is_cuda())
     return input.numel();  // On a device, invalid indices set A[0] to NaN.
   const auto* const index = input.data<std::int32_t>();
