@@ -114,11 +114,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--steps", type=int, default=3, help="of each kind")
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     found = []
-    for name in arguments.networks:
+    for name in args.networks:
         with multiprocessing.get_context("spawn").Pool(1) as process:  # Memory is that of a network alone.
-            found.append(process.apply(measure, (name, arguments.steps)))
+            found.append(process.apply(measure, (name, args.steps)))
         print(name, found[-1]["ratio"], found[-1]["seconds"], found[-1]["gib"], flush=True)
-    save(arguments.json, found)
+    save(args.json, found)
     return 0
