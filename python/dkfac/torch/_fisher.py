@@ -82,8 +82,8 @@ def refuse_unsampled(recorder: Recorder, use: Use) -> None:
         option = 'step_length="quadratic"' if recorder.passes.model is not None else 'fisher="monte_carlo"'
         raise Error(f"[dkfac] backward() of the loss has come to layer '{use.layer.name}' before fisher_backward(), "
                     f"which makes the statistics with {option}: call kfac.fisher_backward(outputs, loss) between each "
-                    "forward pass of the model and the backward pass of its loss, of which it has one; or run a pass that "
-                    "is for no step in `with kfac.paused():`")
+                    "forward pass of the model and the backward pass of its loss, of which it has one; or run a pass "
+                    "that is for no step in `with kfac.paused():`")
 
 
 def _leaves(outputs: Sequence[torch.Tensor], owner: int) -> list[torch.Tensor]:
