@@ -81,8 +81,9 @@ class Processes(Folder):
                 for p, end in zip(processes, ends)]
 
     def args(self, out, *more):
-        return ["train", self.config, "--out", self.dir / out, "--quiet", "--set",
-                "run.log_interval=1", *more]
+        """Intervals are given: those that the overhead chooses come from measured times."""
+        return ["train", self.config, "--out", self.dir / out, "--quiet", "--set", "run.log_interval=1",
+                "--set", "optimizer.statistics_interval=2", "--set", "optimizer.inverse_interval=4", *more]
 
     def run_processes(self, variables, size, *args):
         for rank, done in enumerate(self.finish(self.start(variables, size, *args))):

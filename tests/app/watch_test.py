@@ -146,6 +146,12 @@ class Watch(Folder):
         self.assertIn("2 damaged", done.stdout)
         self.assertEqual(done.stderr.count("WARNING"), 2)
 
+    def replace_result(self, result):
+        """As a run writes it: a reader sees the one before or the new one, never a part."""
+        new = self.dir / "a" / "result.json.new"
+        new.write_text(json.dumps(result))
+        os.replace(new, self.dir / "a" / "result.json")
+
     def test_removals_while_it_reads(self):
         config = self.write("c.toml", SHORT)
         self.assertEqual(self.train("a", "--set", "checkpoint.keep=9", "--set", "run.epochs=4",
@@ -153,7 +159,7 @@ class Watch(Folder):
         good = sorted((self.dir / "a" / "checkpoints").glob("step-*"))[-1]
         result = json.loads((self.dir / "a" / "result.json").read_text())
         result["status"] = "running"
-        (self.dir / "a" / "result.json").write_text(json.dumps(result))
+        self.replace_result(result)
         (self.dir / "a" / "run.lock").write_text(f"process {os.getpid()} on {os.uname().nodename}\n")
         process = subprocess.Popen([DKFAC, "eval", "--watch", "a", "--poll", "0.01"], cwd=self.dir,
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -167,7 +173,7 @@ class Watch(Folder):
         self.assertIsNone(process.poll())
         result["status"] = "ok"
         os.utime(self.dir / "a" / "run.lock", (1, 1))
-        (self.dir / "a" / "result.json").write_text(json.dumps(result))
+        self.replace_result(result)
         out, err = process.communicate(timeout=60)
         self.assertEqual(process.returncode, 0, err)
         self.assertIn("4 checkpoints evaluated", out)
