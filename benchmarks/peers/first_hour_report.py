@@ -119,15 +119,16 @@ def worse(of: Pairs) -> list[str]:
 
 
 def criteria(optimizer: str, of: Pairs) -> list[str]:
-    """A row for each thing to be shown."""
+    """A row for each thing to be shown. A task counts once, with however many seeds."""
     everything = [p for each in of.values() for p in each]
-    lost, behind, cost = sum(p.lost() for p in everything), worse(of), middle(p.cost() for p in everything)
+    lost, behind = sum(p.lost() for p in everything), worse(of)
+    cost = middle(middle(p.cost() for p in each) for each in of.values())
     rows = [("no run diverges or stalls where the optimizer alone does not", f"{lost} of {len(everything)}", not lost),
             (f"final loss at no rate worse by more than {MARGIN - 1:.0%}", ", ".join(behind) or "none", not behind)]
     for rate in RATES:
-        chosen = [p for (_, at), each in of.items() if at == rate for p in each if not math.isnan(p.loss())]
+        chosen = [[p.to_loss() for p in each if not math.isnan(p.loss())] for (_, at), each in of.items() if at == rate]
         for part, goal in enumerate(GOALS[optimizer]):
-            value = middle(p.to_loss()[part] for p in chosen)
+            value = middle(middle(ratios[part] for ratios in each) for each in chosen)
             what = ("steps", "processor seconds")[part]
             rows.append((f"{what} to its final loss, {rate} rate: at most {goal:g}", number(value), value <= goal))
     rows.append((f"processor time of a step: at most {BUDGET:g}", number(cost), cost <= BUDGET))
