@@ -132,7 +132,7 @@ class Backend(Protocol):
 
     def all_reduce(self, address: int, count: int, dtype: int, maximum: int) -> None: ...
 
-    def all_gather(self, source: int, target: int, size: int) -> None:
+    def all_gather(self, own: int, gathered: int, size: int) -> None:
         """`size`: bytes of each rank."""
 
     def broadcast(self, address: int, size: int, root: int) -> None:

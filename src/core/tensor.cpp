@@ -99,9 +99,9 @@ Tensor Tensor::zeros(Context& ctx, Shape shape, DType dtype) {
   return out;
 }
 
-Tensor Tensor::copy_of(Context& ctx, ConstTensorView source) {
-  Tensor out = empty(ctx, source.shape(), source.dtype());
-  ops::copy(ctx, source, out);
+Tensor Tensor::copy_of(Context& ctx, ConstTensorView from) {
+  Tensor out = empty(ctx, from.shape(), from.dtype());
+  ops::copy(ctx, from, out);
   return out;
 }
 

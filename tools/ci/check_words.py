@@ -46,6 +46,8 @@ WORDS = [  # (expression, replacement, expression of the paths it holds for)
     (r"\b(?:Element|Column)Slots\b|\bkSlots\b|\bslot_stride\b", "state, ColumnShares; a slot is of a reduction", ""),
     (r"(?<!comm::)\b[Ss]lots?\b", "buffer, state, share; a slot is of a reduction", r"^src/(core|data|nn|app)/"),
     (r"\b(?:Device|Resident|Streamed|Gradient)Source\b|\bDeviceLoader::Source\b", "Producer, Reader", ""),
+    (r"\bsource\b", "from, data; a source is where a data set or a text is read from",
+     r"^(src|include/dkfac)/(core|kfac|optim|nn|c)/"),
     (r"\bRecord(?:Reader|Writer)\b|\bRecorded\b", "FieldReader, FieldWriter, CapturedGraph", r"^src/(data|core)/"),
     (r"\b[Rr]ecordings?\b|\bunrecorded\b", "capture of device work; eager", r"^src/(core|nn)/"),
     (r"\bforgive_failures\b|\bnote_failed\b|\btake_diagonal\b|\bas_it_lies\b|\bpast_wire\b", "what it does", ""),
@@ -75,10 +77,12 @@ def self_test():
     bad = {"src/kfac/a.h": "struct Vote {};", "docs/a.md": "what she has recorded", "src/comm/b.cpp": "TcpLanes lanes;",
            "src/kfac/inverse/c.h": "/// the first rung", "configs/a.toml": "spread_inverses = true",
            "src/app/d.cpp": '"curvature/interval_bn"', "src/optim/e.cpp": "bool vote = true;",
-           "src/data/f.h": "/// the slot of a batch", "src/nn/g.h": "struct GradientSource {};"}
+           "src/data/f.h": "/// the slot of a batch", "src/core/h.h": "void copy(const T* source);",
+           "src/nn/g.h": "struct GradientSource {};"}
     good = {"python/dkfac/sweep/a.py": "for rung in rungs", "src/core/simd.h": "constexpr int Lanes = 8;",
             "records/tuning/README.md": "the vote", "docs/a.md": "flags of a step", "src/a.h": "voter_share",
-            "src/optim/g.h": "std::vector<comm::Slot> slots;"}
+            "src/optim/g.h": "std::vector<comm::Slot> slots;", "src/data/h.h": "const PhotoSource& source;",
+            "src/nn/i.h": "/// four forms, with their sources"}
     for path, text in bad.items():
         if not check({path: text}):
             print(f"self-test: nothing found in {path}: {text}")

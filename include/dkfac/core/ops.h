@@ -23,8 +23,7 @@ enum class Upper : std::uint8_t { untouched, filled };
 /// dst = src for equal shape and dtype, any strides, each on the host or on the device of ctx.
 /// Copies between host and device are asynchronous on ctx.stream() if the host memory is pinned
 /// (Tensor::pinned) and both views are rows without gaps. Other host memory has been read or
-/// written when the call returns; as a destination, and as a source of more than 64 KiB, it blocks
-/// the host.
+/// written when the call returns; as dst, and as src of more than 64 KiB, it blocks the host.
 DKFAC_API void copy(Context& ctx, ConstTensorView src, TensorView dst);
 DKFAC_API void fill(Context& ctx, TensorView x, double value);
 /// dst = round(scale * src), any floating dtypes, round to nearest even; f64 rounds once.

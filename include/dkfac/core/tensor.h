@@ -19,7 +19,7 @@ class DKFAC_API Tensor {
   Tensor() = default;
   Tensor(const Tensor&) = delete;
   Tensor& operator=(const Tensor&) = delete;
-  Tensor(Tensor&& other) noexcept;  ///< The source becomes an empty tensor.
+  Tensor(Tensor&& other) noexcept;  ///< `other` becomes an empty tensor.
   Tensor& operator=(Tensor&& other) noexcept;
   ~Tensor() = default;
 
@@ -32,7 +32,7 @@ class DKFAC_API Tensor {
   /// Uninitialised pinned host memory, which the device of ctx copies from and to without blocking
   /// the host. Ordinary memory for a host context.
   [[nodiscard]] static Tensor pinned(Context& ctx, Shape shape, DType dtype = DType::f32);
-  [[nodiscard]] static Tensor copy_of(Context& ctx, ConstTensorView source);
+  [[nodiscard]] static Tensor copy_of(Context& ctx, ConstTensorView from);
 
   [[nodiscard]] TensorView view() { return view_; }
   [[nodiscard]] ConstTensorView view() const { return view_; }

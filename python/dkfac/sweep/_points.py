@@ -51,12 +51,12 @@ def overrides(spec: Spec, settings: Settings) -> list[str]:
 def drawn(draw: Draw, seed: int, path: str, index: int) -> str:
     """Draw number `index`: a function of (seed, key, index) alone, so that another key changes no value of the others.
     Four significant digits, or a whole number."""
-    source = random.Random(f"{seed}/{path}/{index}")
+    generator = random.Random(f"{seed}/{path}/{index}")
     if draw.kind == "choice":
-        return source.choice(draw.choices)
+        return generator.choice(draw.choices)
     if draw.kind == "uniform":
-        return rounded(draw, source.uniform(draw.low, draw.high))
-    return rounded(draw, math.exp(source.uniform(math.log(draw.low), math.log(draw.high))))
+        return rounded(draw, generator.uniform(draw.low, draw.high))
+    return rounded(draw, math.exp(generator.uniform(math.log(draw.low), math.log(draw.high))))
 
 
 def rounded(draw: Draw, x: float) -> str:

@@ -130,12 +130,12 @@ class GlooBackend:
         torch.amax(torch.stack(of_ranks), 0, out=values)
 
     @_collective
-    def all_gather(self, source: int, target: int, size: int) -> None:
+    def all_gather(self, own: int, gathered: int, size: int) -> None:
         if size > 0:
-            parts = _view(target, size * self.size, torch.uint8).split(size)
+            parts = _view(gathered, size * self.size, torch.uint8).split(size)
             # torch numbers the members of a group by their global rank.
             blocks = [parts[self.ranks.index(rank)] for rank in sorted(self.ranks)]
-            dist.all_gather(blocks, _view(source, size, torch.uint8), group=self.group)
+            dist.all_gather(blocks, _view(own, size, torch.uint8), group=self.group)
 
     @_collective
     def broadcast(self, address: int, size: int, root: int) -> None:

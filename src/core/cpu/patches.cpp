@@ -44,11 +44,11 @@ T* copy_run(const T* from, std::int64_t n, T* out) {
 
 /// Copies `count` elements of one kernel row, of c channels each, from the pixel of the first on.
 template <class T>
-T* kernel_row(const PatchSpec& s, const T* source, std::int64_t count, T* out) {
+T* kernel_row(const PatchSpec& s, const T* from, std::int64_t count, T* out) {
   const std::int64_t channels = s.x_channels();
-  if (s.window.dilation_w == 1 && s.c == channels) return copy_run(source, count * s.c, out);
-  for (std::int64_t i = 0; i < count; ++i, source += s.window.dilation_w * channels) {
-    out = std::copy_n(source, s.c, out);
+  if (s.window.dilation_w == 1 && s.c == channels) return copy_run(from, count * s.c, out);
+  for (std::int64_t i = 0; i < count; ++i, from += s.window.dilation_w * channels) {
+    out = std::copy_n(from, s.c, out);
   }
   return out;
 }

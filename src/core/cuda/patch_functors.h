@@ -84,8 +84,8 @@ struct Windows {
 
   /// Returns the index of the image element in column c of the patch at output (n, y, x); -1 for
   /// zero padding.
-  [[nodiscard]] DKFAC_HD std::int64_t source(std::int64_t n, std::int64_t y, std::int64_t x,
-                                             const PatchColumn& c) const {
+  [[nodiscard]] DKFAC_HD std::int64_t element(std::int64_t n, std::int64_t y, std::int64_t x,
+                                              const PatchColumn& c) const {
     const std::int64_t row = y * stride_h - pad_h + c.y * dilation_h;
     const std::int64_t col = x * stride_w - pad_w + c.x * dilation_w;
     if (row < 0 || row >= h || col < 0 || col >= w) return -1;
@@ -106,8 +106,8 @@ struct FillPatches {
     const std::int64_t r = quotient(i, width), c = i - r * width;
     const std::int64_t line = quotient(first + r, windows.out_w);
     const std::int64_t n = quotient(line, windows.out_h);
-    const std::int64_t from = windows.source(n, line - n * windows.out_h,
-                                             first + r - line * windows.out_w, windows.column(c));
+    const std::int64_t from = windows.element(n, line - n * windows.out_h,
+                                              first + r - line * windows.out_w, windows.column(c));
     patches[r * row + c] = from < 0 ? W{} : x[from];
   }
 };
@@ -122,7 +122,7 @@ struct PatchTerm {
   DKFAC_HD T operator()(std::int64_t i, std::int64_t k) const {
     const std::int64_t n = quotient(i, width), y = quotient(k, windows.out_w);
     const std::int64_t from =
-        windows.source(n, y, k - y * windows.out_w, windows.column(i - n * width));
+        windows.element(n, y, k - y * windows.out_w, windows.column(i - n * width));
     return from < 0 ? T{} : widened<T>(x[from]);
   }
 };

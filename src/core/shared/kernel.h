@@ -14,7 +14,7 @@
 ///     }
 ///
 /// declares cpu::add and cuda::add with a Context& before these parameters, and kernels::add, which
-/// calls the one for the context's device. Both must be defined, one in a source of the host and
+/// calls the one for the context's device. Both must be defined, one in a file of the host and
 /// one of the device, or linking fails. Default arguments are not possible. A kernel of the device
 /// alone is declared with DKFAC_DEVICE_KERNEL(void, add, ...) in namespace cuda.
 ///

@@ -13,7 +13,7 @@ struct SmoothedTargets {
   return {1.0 - smoothing + elsewhere, elsewhere};
 }
 
-/// Tolerance of the sum of a distribution around 1: 16-bit sources round each entry.
+/// Tolerance of the sum of a distribution around 1: 16-bit types round each entry.
 inline constexpr double kDistributionTolerance = 1e-3;
 
 }  // namespace dkfac::nn

@@ -219,12 +219,12 @@ void merge(ConstTensorView partial, double scale, double beta, TensorView fisher
     using T = decltype(zero);
     for (std::int64_t r = 0; r < rows; ++r) {
       // Parts have all three rows; a single row of `fisher` is that of beta.
-      const std::int64_t source = rows == 1 ? 2 : rows == 2 ? 2 * r : r;
+      const std::int64_t row = rows == 1 ? 2 : rows == 2 ? 2 * r : r;
       T* out = fisher.data<T>() + r * fisher.stride(0);
       for (std::int64_t c = 0; c < channels; ++c) {
         double total = 0;
         for (std::int64_t part = 0; part < partial.dim(0); ++part) {
-          total += sums[(part * 3 + source) * channels + c];
+          total += sums[(part * 3 + row) * channels + c];
         }
         const double old = beta == 0 ? 0 : beta * static_cast<double>(out[c]);
         out[c] = static_cast<T>(old + scale * total);
