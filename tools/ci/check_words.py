@@ -10,7 +10,8 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SUFFIXES = {".h", ".hpp", ".cpp", ".cu", ".cuh", ".inc", ".md", ".py", ".sh", ".cmake", ".toml", ".txt"}
-FOLDERS = ["include", "src", "tests", "examples", "benchmarks", "tools", "cmake", "configs", "docs", "records"]
+FOLDERS = ["include", "src", "python", "tests", "examples", "benchmarks", "tools", "cmake", "configs", "docs",
+           "records"]
 RECORDED = ("records/", "docs/comparison/", "docs/cifar/", "docs/staleness/", "docs/sweep/")
 EXEMPT = {"tools/ci/check_words.py"}
 

@@ -187,7 +187,7 @@ def claim(tracker: object, layers: Iterable[Layer]) -> Layer | None:
     def others() -> Iterator[Layer]:
         return (layer for layer in layers if _owners.get(id(layer.weight), tracker) is not tracker)
     if any(others()):
-        gc.collect()  # One that nobody has any more may wait for it.
+        gc.collect()  # One that is unreachable may wait for it.
     taken = next(others(), None)
     if taken is None:
         release(tracker)

@@ -1,4 +1,4 @@
-"""Frameworks that write the state of one rank for all: nobody can resume from that where each rank has its own."""
+"""Frameworks that write the state of one rank for all: no resume is possible from that where each rank has its own."""
 from __future__ import annotations
 
 import sys

@@ -1,6 +1,6 @@
 """Finds GradScalers by the losses that they scale: frameworks make some that their users never see.
 
-A method of the class is replaced while somebody listens: a scaler is known by nothing else before the optimizer's step,
+A method of the class is replaced while there are listeners: nothing else tells of a scaler before the optimizer's step,
 and its method may be looked up before the forward pass, as in scaler.scale(loss_of(model(x))).
 """
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Listener(Protocol):
     def scaled(self, scaler: Any, grad: torch.Tensor) -> None: ...
 
 
-_lock = threading.RLock()  # A listener may be collected by whoever holds it.
+_lock = threading.RLock()  # A listener may be collected by the thread that holds it.
 _listeners: list[weakref.ref[Listener]] = []  # Never changed in place.
 _replaced: list[tuple[Any, Callable[..., Any], Callable[..., Any]]] = []  # (class, its method, ours), at most one.
 
@@ -40,7 +40,7 @@ def _wrap(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _follow() -> None:
-    """Replaces the method, or restores it where nobody listens."""
+    """Replaces the method, or restores it where there is no listener."""
     if _listeners and not _replaced:
         kind: Any = next(one for one in torch.cuda.amp.GradScaler.__mro__ if "scale" in vars(one))
         original: Callable[..., Any] = vars(kind)["scale"]
@@ -48,7 +48,7 @@ def _follow() -> None:
         kind.scale = _replaced[0][2]
     elif _replaced and not _listeners:
         kind, original, ours = _replaced.pop()
-        if vars(kind).get("scale") is ours:  # Otherwise somebody else has wrapped it, and ours does nothing.
+        if vars(kind).get("scale") is ours:  # Otherwise another library has wrapped it, and ours does nothing.
             kind.scale = original
 
 
