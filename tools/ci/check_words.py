@@ -46,6 +46,7 @@ WORDS = [  # (expression, replacement, expression of the paths it holds for)
     (r"\b[Vv]ot(?:e|es|ed|ing)\b", "agreement on a step", r"^(src|include)/"),
     (r"\b(?:Element|Column)Slots\b|\bkSlots\b|\bslot_stride\b", "state, ColumnShares; a slot is of a reduction", ""),
     (r"(?<!comm::)\b[Ss]lots?\b", "buffer, state, share; a slot is of a reduction", r"^src/(core|data|nn|app)/"),
+    (r"\bslots?\b", "field; a slot is of a reduction, or of a sweep's hosts", r"^python/dkfac/(?!sweep/)"),
     (r"\b(?:Device|Resident|Streamed|Gradient)Source\b|\bDeviceLoader::Source\b", "Producer, Reader", ""),
     (r"\bsource\b", "from, data; a source is where a data set or a text is read from",
      r"^(src|include/dkfac)/(core|kfac|optim|nn|c)/"),
@@ -79,11 +80,12 @@ def self_test():
            "src/kfac/inverse/c.h": "/// the first rung", "configs/a.toml": "spread_inverses = true",
            "src/app/d.cpp": '"curvature/interval_bn"', "src/optim/e.cpp": "bool vote = true;",
            "src/data/f.h": "/// the slot of a batch", "src/core/h.h": "void copy(const T* source);",
-           "src/nn/g.h": "struct GradientSource {};"}
+           "src/nn/g.h": "struct GradientSource {};", "python/dkfac/torch/i.py": "for slot in layer.slots():"}
     good = {"python/dkfac/sweep/a.py": "for rung in rungs", "src/core/simd.h": "constexpr int Lanes = 8;",
             "records/tuning/README.md": "the vote", "docs/a.md": "flags of a step", "src/a.h": "voter_share",
             "src/optim/g.h": "std::vector<comm::Slot> slots;", "src/data/h.h": "const PhotoSource& source;",
-            "src/nn/i.h": "/// four forms, with their sources"}
+            "src/nn/i.h": "/// four forms, with their sources",
+            "python/dkfac/torch/j.py": '__slots__ = ("x",)', "python/dkfac/sweep/j.py": "for slot in self._slots:"}
     for path, text in bad.items():
         if not check({path: text}):
             print(f"self-test: nothing found in {path}: {text}")

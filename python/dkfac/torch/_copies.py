@@ -42,7 +42,7 @@ class Reducer:
         function, arguments, *rest = reduced
         if rest and isinstance(rest[0], dict):
             rest[0] = _without_hooks(rest[0])
-        elif rest and isinstance(rest[0], tuple) and isinstance(rest[0][0], dict):  # With values of slots.
+        elif rest and isinstance(rest[0], tuple) and isinstance(rest[0][0], dict):  # With values of __slots__.
             rest[0] = (_without_hooks(rest[0][0]), *rest[0][1:])
         return (function, arguments, *rest)
 

@@ -70,7 +70,7 @@ class Gradients:
         self.rates = [(1.0, 1.0)] * len(layers)  # Of weight and bias, as multiples of the rate of a step.
         for entry, layer in zip(self.array, passed):
             entry.layer = layer.id
-            parts = [self._part(getattr(entry, slot), find, layer, p) for slot, find, p in layer.slots()]
+            parts = [self._part(getattr(entry, field), find, layer, p) for field, find, p in layer.grad_fields()]
             self.entries.append((layer, parts))
 
     def _part(self, struct: c.Tensor, find: Callable[[], torch.Tensor | None], layer: Layer,
@@ -91,8 +91,8 @@ class Gradients:
         if not isinstance(lr, Mapping):
             highest = lr
         else:
-            slots = [{slot: id(p) for slot, _, p in layer.slots()} for layer in self.layers]
-            pairs = [[lr.get(one.get(slot, 0), 0.0) for slot in ("weight", "bias")] for one in slots]
+            fields = [{field: id(p) for field, _, p in layer.grad_fields()} for layer in self.layers]
+            pairs = [[lr.get(one.get(field, 0), 0.0) for field in ("weight", "bias")] for one in fields]
             highest = max((rate for pair in pairs for rate in pair), default=0.0)
             highest = max(highest, 1e-30)  # Where all are 0, e.g. in a warm-up, nothing is clipped.
             rates = [(weight / highest, bias / highest) for weight, bias in pairs]

@@ -114,8 +114,8 @@ class Layer:
         """Output positions of one sample."""
         return 1
 
-    def slots(self) -> list[tuple[str, Find, nn.Parameter]]:
-        """[(whether the library takes it as "weight" or as "bias", what returns its gradient, parameter), ...]"""
+    def grad_fields(self) -> list[tuple[str, Find, nn.Parameter]]:
+        """[(field of LayerGrad, "weight" or "bias", what returns its gradient, parameter), ...]"""
         found: list[tuple[str, Find, nn.Parameter]] = [("weight", self.weight_grad, self.weight)]
         return found if self.bias is None else [*found, ("bias", self.bias_grad, self.bias)]
 

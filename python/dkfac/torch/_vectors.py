@@ -37,8 +37,8 @@ class VectorLayer(NormLayer):
         """No use of it is recorded from now on."""
         self.by_gradient, self.batched = True, 0
 
-    def slots(self) -> list[tuple[str, Find, nn.Parameter]]:
-        return super().slots() if self.bias is not None else [("bias", self.weight_grad, self.weight)]
+    def grad_fields(self) -> list[tuple[str, Find, nn.Parameter]]:
+        return super().grad_fields() if self.bias is not None else [("bias", self.weight_grad, self.weight)]
 
     def learn(self, x: torch.Tensor) -> None:
         pass
