@@ -20,10 +20,10 @@ Void* advance(Void* data, std::ptrdiff_t bytes) {
 
 Strides contiguous_strides(const Shape& shape) noexcept {
   Strides strides{};
-  std::uint64_t step = 1;  // Unsigned: a tensor without elements may have extents that overflow.
+  std::uint64_t stride = 1;  // Unsigned: a tensor without elements may have extents that overflow.
   for (int i = shape.ndim() - 1; i >= 0; --i) {
-    strides[static_cast<std::size_t>(i)] = static_cast<std::int64_t>(step);
-    step *= static_cast<std::uint64_t>(shape[i]);
+    strides[static_cast<std::size_t>(i)] = static_cast<std::int64_t>(stride);
+    stride *= static_cast<std::uint64_t>(shape[i]);
   }
   return strides;
 }
@@ -31,10 +31,10 @@ Strides contiguous_strides(const Shape& shape) noexcept {
 template <class Void>
 bool BasicTensorView<Void>::is_contiguous() const {
   if (shape_.numel() == 0) return true;
-  std::int64_t step = 1;
+  std::int64_t expected = 1;
   for (int i = ndim() - 1; i >= 0; --i) {
-    if (dim(i) != 1 && stride(i) != step) return false;
-    step *= dim(i);
+    if (dim(i) != 1 && stride(i) != expected) return false;
+    expected *= dim(i);
   }
   return true;
 }

@@ -67,15 +67,15 @@ void ImageWriter<T>::write_row(const std::uint8_t* row, const Augmentation& chan
   const std::int64_t shift = change.flip ? -change.dx : change.dx;
   const std::int64_t first = std::max<std::int64_t>(0, -shift);
   const std::int64_t last = std::min(width_, width_ - shift);
-  const std::int64_t step = change.flip ? -1 : 1;
+  const std::int64_t stride = change.flip ? -1 : 1;
   std::int64_t from = (change.flip ? width_ - 1 : 0) + change.dx;
-  for (std::int64_t x = 0; x < first; ++x, from += step) {
+  for (std::int64_t x = 0; x < first; ++x, from += stride) {
     write_border(row, from, mean_at(mean, x), out + x * channels_);
   }
-  for (std::int64_t x = first; x < last; ++x, from += step) {
+  for (std::int64_t x = first; x < last; ++x, from += stride) {
     write_pixel(row + from * channels_, mean_at(mean, x), out + x * channels_);
   }
-  for (std::int64_t x = last; x < width_; ++x, from += step) {
+  for (std::int64_t x = last; x < width_; ++x, from += stride) {
     write_border(row, from, mean_at(mean, x), out + x * channels_);
   }
 }

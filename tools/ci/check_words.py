@@ -50,6 +50,8 @@ WORDS = [  # (expression, replacement, expression of the paths it holds for)
     (r"\b(?:Device|Resident|Streamed|Gradient)Source\b|\bDeviceLoader::Source\b", "Producer, Reader", ""),
     (r"\bsource\b", "from, data; a source is where a data set or a text is read from",
      r"^(src|include/dkfac)/(core|kfac|optim|nn|c)/"),
+    (r"\bstd::int(?:32|64)_t (?:[^;]*, )?steps?\b|\bauto steps?\b|\b(?:image|channel|row)_step\b|\bkBiasStep\b",
+     "stride, most, each; a step updates the weights", r"^src/(core|data|nn/backends)/"),
     (r"\bRecord(?:Reader|Writer)\b|\bRecorded\b", "FieldReader, FieldWriter, CapturedGraph", r"^src/(data|core)/"),
     (r"\b[Rr]ecordings?\b|\bunrecorded\b", "capture of device work; eager", r"^src/(core|nn)/"),
     (r"\bforgive_failures\b|\bnote_failed\b|\btake_diagonal\b|\bas_it_lies\b|\bpast_wire\b", "what it does", ""),
@@ -80,11 +82,13 @@ def self_test():
            "src/kfac/inverse/c.h": "/// the first rung", "configs/a.toml": "spread_inverses = true",
            "src/app/d.cpp": '"curvature/interval_bn"', "src/optim/e.cpp": "bool vote = true;",
            "src/data/f.h": "/// the slot of a batch", "src/core/h.h": "void copy(const T* source);",
-           "src/nn/g.h": "struct GradientSource {};", "python/dkfac/torch/i.py": "for slot in layer.slots():"}
+           "src/nn/g.h": "struct GradientSource {};", "src/core/j.h": "const std::int64_t n = x.dim(1), step = 2;",
+           "python/dkfac/torch/i.py": "for slot in layer.slots():"}
     good = {"python/dkfac/sweep/a.py": "for rung in rungs", "src/core/simd.h": "constexpr int Lanes = 8;",
             "records/tuning/README.md": "the vote", "docs/a.md": "flags of a step", "src/a.h": "voter_share",
             "src/optim/g.h": "std::vector<comm::Slot> slots;", "src/data/h.h": "const PhotoSource& source;",
             "src/nn/i.h": "/// four forms, with their sources",
+            "src/core/k.h": "static_cast<std::uint32_t>(key.step)",
             "python/dkfac/torch/j.py": '__slots__ = ("x",)', "python/dkfac/sweep/j.py": "for slot in self._slots:"}
     for path, text in bad.items():
         if not check({path: text}):

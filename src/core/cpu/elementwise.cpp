@@ -42,16 +42,16 @@ template <class T, class F, class Count>
 std::int32_t map_block(const T* s, std::int64_t s_stride, T* d, std::int64_t d_stride,
                        std::int64_t n, F f, Count count) {
   std::int32_t found = 0;
-  const auto step = [&](const T& from, T& to) {
+  const auto map = [&](const T& from, T& to) {
     const T x = from;
     to = f(x);
     found += count(x, to);
   };
   if (s_stride == 1 && d_stride == 1) {
 #pragma GCC ivdep
-    for (std::int64_t i = 0; i < n; ++i) step(s[i], d[i]);
+    for (std::int64_t i = 0; i < n; ++i) map(s[i], d[i]);
   } else {
-    for (std::int64_t i = 0; i < n; ++i) step(s[i * s_stride], d[i * d_stride]);
+    for (std::int64_t i = 0; i < n; ++i) map(s[i * s_stride], d[i * d_stride]);
   }
   return found;
 }

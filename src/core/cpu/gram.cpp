@@ -49,10 +49,10 @@ std::int64_t panel_rows(const PatchSpec& s, DType dtype, std::int64_t rows) {
 void add_patches(Context& ctx, Syrk syrk, const PatchSpec& s, double alpha, ConstTensorView x,
                  std::int64_t first, std::int64_t last, double beta, TensorView c) {
   Scratch scratch(ctx);
-  const std::int64_t step = panel_rows(s, x.dtype(), last - first);
-  const TensorView panel = scratch.take({step, s.width()}, x.dtype());
-  for (; first < last; first += step, beta = 1) {
-    const TensorView patches = panel.slice(0, 0, std::min(step, last - first));
+  const std::int64_t height = panel_rows(s, x.dtype(), last - first);
+  const TensorView panel = scratch.take({height, s.width()}, x.dtype());
+  for (; first < last; first += height, beta = 1) {
+    const TensorView patches = panel.slice(0, 0, std::min(height, last - first));
     fill_panel(s, x, first, patches);
     add_rows(ctx, syrk, alpha, patches, beta, c);
   }

@@ -184,10 +184,10 @@ void add_border_sums(Context& ctx, const Chunk& chunk, std::int64_t count, doubl
 void correlate_samples(Context& ctx, const PatchSpec& spec, ConstTensorView x, std::int64_t first,
                        std::int64_t last, bool with_bias, const OffsetSums& sums) {
   Scratch scratch(ctx);
-  const std::int64_t step = std::min(chunk_samples(spec, x.dtype()), last - first), c = spec.c;
-  const Chunk chunk = make_chunk(ctx, scratch, spec, step, x.dtype(), true);
-  for (double beta = 0; first < last; first += step, beta = 1) {
-    const std::int64_t count = std::min(step, last - first);
+  const std::int64_t most = std::min(chunk_samples(spec, x.dtype()), last - first), c = spec.c;
+  const Chunk chunk = make_chunk(ctx, scratch, spec, most, x.dtype(), true);
+  for (double beta = 0; first < last; first += most, beta = 1) {
+    const std::int64_t count = std::min(most, last - first);
     with_real(x.dtype(), [&](auto zero) { load(chunk, x.data<decltype(zero)>(), first, count); });
     add_images(ctx, chunk, count, beta, sums);
     add_borders(ctx, chunk, count, beta, sums);

@@ -43,15 +43,15 @@ std::string_view isa_name(dnnl_cpu_isa_t isa) {
 class Axis {
  public:
   Axis(std::int64_t size, int most)
-      : size_(size), step_(std::max<std::int64_t>(16, ((size + most - 1) / most + 15) / 16 * 16)) {}
+      : size_(size), each_(std::max<std::int64_t>(16, ((size + most - 1) / most + 15) / 16 * 16)) {}
   [[nodiscard]] int parts() const {
-    return static_cast<int>(std::max<std::int64_t>(1, (size_ + step_ - 1) / step_));
+    return static_cast<int>(std::max<std::int64_t>(1, (size_ + each_ - 1) / each_));
   }
-  [[nodiscard]] std::int64_t begin(int part) const { return part * step_; }
-  [[nodiscard]] std::int64_t size(int part) const { return std::min(step_, size_ - begin(part)); }
+  [[nodiscard]] std::int64_t begin(int part) const { return part * each_; }
+  [[nodiscard]] std::int64_t size(int part) const { return std::min(each_, size_ - begin(part)); }
 
  private:
-  std::int64_t size_, step_;
+  std::int64_t size_, each_;
 };
 
 /// Partition of a product into parts, each computed by one thread.

@@ -137,14 +137,14 @@ bool has_self_correlation() noexcept { return true; }
 void self_correlate(Context& ctx, const PatchSpec& s, ConstTensorView x, TensorView blocks) {
   constexpr std::int64_t kPixels = 8192, kFirstBlock = 12;
   const std::int64_t square = s.c * s.c, image = s.h * s.w;
-  const std::int64_t step = std::clamp<std::int64_t>(kPixels / image, 1, s.n);
+  const std::int64_t most = std::clamp<std::int64_t>(kPixels / image, 1, s.n);
   Plans& plans = plans_of(ctx);
   Scratch scratch(ctx);
   const TensorView weights = scratch.take({25 * square});
   const TensorView part = weights.slice(0, kFirstBlock * square, blocks.numel());
   try {
-    for (std::int64_t first = 0; first < s.n; first += step) {
-      const std::int64_t count = std::min(step, s.n - first);
+    for (std::int64_t first = 0; first < s.n; first += most) {
+      const std::int64_t count = std::min(most, s.n - first);
       plans.of(s, count).run(ctx, plans.stream, x.data<float>() + first * image * s.c, weights);
       axpby(ctx, 1, part, first == 0 ? 0 : 1, blocks.flat());
     }

@@ -42,10 +42,10 @@ constexpr std::array<Measured, 24> kMeasured = {{
 
 /// Distance of two shapes: powers of two between their channels and extents.
 double distance(const Measured& m, const PatchSpec& s) {
-  const auto steps = [](double a, double b) { return std::abs(std::log2(a / b)); };
+  const auto powers = [](double a, double b) { return std::abs(std::log2(a / b)); };
   const double extent = std::sqrt(static_cast<double>(s.h * s.w));
-  return steps(static_cast<double>(m.channels), static_cast<double>(s.c)) +
-         steps(static_cast<double>(m.extent), extent);
+  return powers(static_cast<double>(m.channels), static_cast<double>(s.c)) +
+         powers(static_cast<double>(m.extent), extent);
 }
 
 }  // namespace

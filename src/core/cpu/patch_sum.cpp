@@ -22,8 +22,8 @@ struct Window {
         last(std::clamp(ceil_of(extent - offset, stride), first, out)) {}
 
  private:
-  static std::int64_t ceil_of(std::int64_t x, std::int64_t step) {
-    return x <= 0 ? 0 : (x + step - 1) / step;
+  static std::int64_t ceil_of(std::int64_t x, std::int64_t stride) {
+    return x <= 0 ? 0 : (x + stride - 1) / stride;
   }
 };
 

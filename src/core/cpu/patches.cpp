@@ -16,18 +16,18 @@ namespace {
 using ops::Layout;
 using ops::PatchSpec;
 
-/// Part of a kernel of `size` elements, `step` pixels apart, inside an image of `extent` if the
+/// Part of a kernel of `size` elements, `dilation` pixels apart, inside an image of `extent` if the
 /// kernel starts at `origin`.
 struct Overlap {
   std::int64_t first, last;  ///< Kernel positions [first, last).
-  Overlap(std::int64_t origin, std::int64_t size, std::int64_t step, std::int64_t extent)
-      : first(std::min(positions_below(-origin, step), size)),
-        last(std::clamp(positions_below(extent - origin, step), first, size)) {}
+  Overlap(std::int64_t origin, std::int64_t size, std::int64_t dilation, std::int64_t extent)
+      : first(std::min(positions_below(-origin, dilation), size)),
+        last(std::clamp(positions_below(extent - origin, dilation), first, size)) {}
 
  private:
-  /// Number of multiples 0, step, 2 step, ... below `limit`.
-  static std::int64_t positions_below(std::int64_t limit, std::int64_t step) {
-    return limit <= 0 ? 0 : (limit + step - 1) / step;
+  /// Number of multiples 0, dilation, 2 dilation, ... below `limit`.
+  static std::int64_t positions_below(std::int64_t limit, std::int64_t dilation) {
+    return limit <= 0 ? 0 : (limit + dilation - 1) / dilation;
   }
 };
 

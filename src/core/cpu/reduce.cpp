@@ -30,9 +30,9 @@ double add_lanes(Lanes<double> lanes) {
 template <class F>
 int for_parts(std::int64_t n, F&& f) {
   const int parts = static_cast<int>(std::clamp<std::int64_t>(n / kGrain, 1, kMaxParts));
-  const std::int64_t step = (n + parts - 1) / parts;
+  const std::int64_t each = (n + parts - 1) / parts;
   parallel_parts(parts, [&](int part) {
-    f(static_cast<std::size_t>(part), std::min(part * step, n), std::min((part + 1) * step, n));
+    f(static_cast<std::size_t>(part), std::min(part * each, n), std::min((part + 1) * each, n));
   });
   return parts;
 }
@@ -134,7 +134,7 @@ template <class T>
 void column_partials(ConstTensorView x, TensorView partial) {
   const std::int64_t rows = x.dim(0), columns = x.dim(1), parts = partial.dim(0);
   const std::int64_t blocks = (columns + kColumns - 1) / kColumns;
-  const std::int64_t step = (rows + parts - 1) / parts;
+  const std::int64_t each = (rows + parts - 1) / parts;
   const T* data = x.data<T>();
   double* sums = partial.data<double>();
   const auto unit = [&](std::int64_t part, std::int64_t block) {
@@ -142,8 +142,8 @@ void column_partials(ConstTensorView x, TensorView partial) {
     const std::int64_t count = std::min(kColumns, columns - first);
     std::array<double, kColumns> local{};
     vectorized([&] {
-      add_rows(data + first, x.stride(0), std::min(part * step, rows),
-               std::min((part + 1) * step, rows), count, local.data());
+      add_rows(data + first, x.stride(0), std::min(part * each, rows),
+               std::min((part + 1) * each, rows), count, local.data());
     });
     std::copy_n(local.data(), count, sums + part * columns + first);
   };

@@ -49,9 +49,9 @@ void add_product(Context& ctx, double alpha, ConstTensorView a, ConstTensorView 
 /// Adds a symmetric product of 16-bit values, which cuBLAS lacks: the lower triangle is computed as
 /// squares on the diagonal and the rectangles left of them.
 void add_half(Context& ctx, double alpha, ConstTensorView x, double beta, TensorView c) {
-  const std::int64_t n = x.dim(1), step = triangle_panel(n);
-  for (std::int64_t first = 0; first < n; first += step) {
-    const std::int64_t count = std::min(step, n - first);
+  const std::int64_t n = x.dim(1), most = triangle_panel(n);
+  for (std::int64_t first = 0; first < n; first += most) {
+    const std::int64_t count = std::min(most, n - first);
     const ConstTensorView panel = x.slice(1, first, count);
     const TensorView rows = c.slice(0, first, count);
     if (first > 0) {

@@ -90,13 +90,13 @@ struct PadImages {
 };
 
 /// Copies the first and the last border line of every image, with zeros after each line: pixels
-/// [2, images, length+2] and two more. `along` is the step along a line, `across` between lines.
+/// [2, images, length+2] and two more. `along` is the stride along a line, `across` between lines.
 template <class W>
 struct CopyLines {
   const W* x;
   W* to;
   std::int64_t first, n, length, lines, images, channels;
-  std::int64_t image_step, along, across, channel_step;
+  std::int64_t image_stride, along, across, channel_stride;
 
   [[nodiscard]] static std::int64_t pixels(std::int64_t images, std::int64_t length) {
     return 2 * images * (length + 2) + 2;
@@ -106,8 +106,8 @@ struct CopyLines {
     const std::int64_t last = quotient(line, images), image = line - last * images;
     const std::int64_t position = pixel - line * (length + 2);
     const bool inside = last < 2 && first + image < n && position < length;
-    to[i] = inside ? x[(first + image) * image_step + position * along +
-                       last * (lines - 1) * across + (i - pixel * channels) * channel_step]
+    to[i] = inside ? x[(first + image) * image_stride + position * along +
+                       last * (lines - 1) * across + (i - pixel * channels) * channel_stride]
                    : W{};
   }
 };

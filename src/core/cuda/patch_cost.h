@@ -32,9 +32,9 @@ struct PatchCost {
   const double width = in_tiles(n);
   if (dtype == DType::f64 || dtype == DType::f32) return width * (width + in_tiles(1)) / 2;
   double elements = 0;
-  const std::int64_t step = triangle_panel(n);
-  for (std::int64_t first = 0; first < n; first += step) {
-    const std::int64_t rows = std::min(step, n - first);
+  const std::int64_t most = triangle_panel(n);
+  for (std::int64_t first = 0; first < n; first += most) {
+    const std::int64_t rows = std::min(most, n - first);
     elements += in_tiles(rows) * in_tiles(first + rows);
   }
   return elements;

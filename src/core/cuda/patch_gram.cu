@@ -40,11 +40,11 @@ template <class F>
 void for_each_panel(Context& ctx, const PatchSpec& s, std::int64_t groups, std::int64_t most,
                     ConstTensorView x, F&& f) {
   const std::int64_t rows = s.rows(), row = padded_width(s.width(), x.dtype());
-  const std::int64_t step = std::min(most, panel_rows(rows, row, x.dtype()));
+  const std::int64_t height = std::min(most, panel_rows(rows, row, x.dtype()));
   Scratch scratch(ctx);
-  const TensorView panel = scratch.take({step, row}, x.dtype()).slice(1, 0, s.width());
-  for (std::int64_t first = 0; first < rows; first += step) {
-    const TensorView patches = panel.slice(0, 0, std::min(step, rows - first));
+  const TensorView panel = scratch.take({height, row}, x.dtype()).slice(1, 0, s.width());
+  for (std::int64_t first = 0; first < rows; first += height) {
+    const TensorView patches = panel.slice(0, 0, std::min(height, rows - first));
     fill_panel(ctx, s, groups, x, first, patches);
     f(patches);
   }

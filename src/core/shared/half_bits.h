@@ -44,7 +44,7 @@ template <class Half, class Wide>
   constexpr Bits kOne = 1;
   constexpr Bits kSign = kOne << (std::numeric_limits<Bits>::digits - 1);
   constexpr Bits kInfinity = std::bit_cast<Bits>(std::numeric_limits<Wide>::infinity());
-  constexpr Bits kBiasStep = static_cast<Bits>(From::kBias - To::kBias) << From::kMantissa;
+  constexpr Bits kBiasDifference = static_cast<Bits>(From::kBias - To::kBias) << From::kMantissa;
   // First magnitude past the exponent range: 2^(bias + 1). First normal one: 2^(1 - bias).
   constexpr Bits kOverflow = static_cast<Bits>(From::kBias + To::kBias + 1) << From::kMantissa;
   constexpr Bits kNormal = static_cast<Bits>(From::kBias - To::kBias + 1) << From::kMantissa;
@@ -52,9 +52,9 @@ template <class Half, class Wide>
 
   const Bits bits = std::bit_cast<Bits>(x);
   const Bits magnitude = bits & ~kSign;
-  const Bits rebased = magnitude - kBiasStep;
+  const Bits rebased = magnitude - kBiasDifference;
   Bits half = (rebased + ((kOne << (kShift - 1)) - 1) + ((rebased >> kShift) & 1)) >> kShift;
-  if constexpr (kBiasStep != 0) {
+  if constexpr (kBiasDifference != 0) {
     // The last bit of kAlign has the weight of Half's smallest subnormal: the addition rounds.
     constexpr Bits kAlign = static_cast<Bits>(From::kBias - To::kBias + 1 + kShift)
                             << From::kMantissa;
@@ -107,9 +107,10 @@ template <class Half, class Wide>
 [[nodiscard]] DKFAC_HD inline float widen(f16 x) noexcept {
   const std::uint32_t magnitude = x.bits & 0x7FFFU;
   const std::uint32_t shifted = magnitude << 13;
-  constexpr std::uint32_t kBiasStep = (127U - 15U) << 23;
+  constexpr std::uint32_t kBiasDifference = (127U - 15U) << 23;
   // Infinity and NaN move up twice: from exponent 31 to 255.
-  const std::uint32_t normal = shifted + kBiasStep + (magnitude >= 0x7C00U ? kBiasStep : 0U);
+  const std::uint32_t normal =
+      shifted + kBiasDifference + (magnitude >= 0x7C00U ? kBiasDifference : 0U);
   const float subnormal = static_cast<float>(static_cast<std::int32_t>(magnitude)) * 0x1p-24F;
   const std::uint32_t bits = magnitude < 0x0400U ? std::bit_cast<std::uint32_t>(subnormal) : normal;
   return std::bit_cast<float>(bits | (static_cast<std::uint32_t>(x.bits & 0x8000U) << 16));

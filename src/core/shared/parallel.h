@@ -32,10 +32,10 @@ template <class Body>
 void parallel_ranges(std::int64_t n, std::int64_t grain, Body&& body) {
   const std::int64_t parts = std::clamp<std::int64_t>(n / grain, 1, threads());
   if (parts == 1) return n > 0 ? body(std::int64_t{0}, n) : void();
-  const std::int64_t step = (n / parts + 64) / 64 * 64;
+  const std::int64_t each = (n / parts + 64) / 64 * 64;
   parallel_parts(static_cast<int>(parts), [&](int part) {
-    const std::int64_t begin = std::min(part * step, n);
-    const std::int64_t end = std::min(begin + step, n);
+    const std::int64_t begin = std::min(part * each, n);
+    const std::int64_t end = std::min(begin + each, n);
     if (begin < end) body(begin, end);
   });
 }

@@ -135,10 +135,10 @@ class ReferenceConv final : public ConvBackend {
             using T = decltype(t);
             const T* from = patches.data<T>();
             T* to = dx.slice(0, first, images).template data<T>() + g * s.group_in();
-            const std::int64_t step = s.out_h * s.out_w * s.patch(), image = s.h * s.w * s.in;
-            parallel_for(images, grain_of(step), [=, &s](std::int64_t begin, std::int64_t end) {
+            const std::int64_t size = s.out_h * s.out_w * s.patch(), image = s.h * s.w * s.in;
+            parallel_for(images, grain_of(size), [=, &s](std::int64_t begin, std::int64_t end) {
               for (std::int64_t i = begin; i < end; ++i) {
-                scatter_patches(s, from + i * step, to + i * image);
+                scatter_patches(s, from + i * size, to + i * image);
               }
             });
           });

@@ -3,7 +3,7 @@
 
 #include "nn/backends/backend_pool.h"
 #include "nn/backends/cpu/parallel.h"
-#include "nn/backends/cpu/pool_steps.h"
+#include "nn/backends/cpu/pool_rows.h"
 #include "nn/backends/cpu/storage.h"
 #include "nn/backends/cuda/pool_functors.h"
 

@@ -69,8 +69,8 @@ DKFAC_HD void each_batch(std::int64_t count, F f) {
   for (; k + kAhead <= rows; k += kAhead) f(Width<kAhead>{}, k);
   for (; k < rows; ++k) f(Width<1>{}, k);
 }
-[[nodiscard]] DKFAC_HD inline std::int64_t offset_of(std::size_t row, std::int64_t step) {
-  return static_cast<std::int64_t>(row) * step;
+[[nodiscard]] DKFAC_HD inline std::int64_t offset_of(std::size_t row, std::int64_t stride) {
+  return static_cast<std::int64_t>(row) * stride;
 }
 
 /// Calls visit(Width<W>), with W the channels of a pack of T: kPack<T>, or 1 where that does not

@@ -39,8 +39,8 @@ __global__ __launch_bounds__(kColumnThreads) void sum_columns_kernel(ColumnBlock
 }  // namespace launching
 
 /// Calls out(group, chunk, pack, sums) for every chunk of every group and every pack. sums adds the
-/// results of run(group, pack, first row, step, count) for the rows of the chunk, `count` rows that
-/// are `step` apart, in a fixed order. A chunk without rows gives zeros.
+/// results of run(group, pack, first row, stride, count) for the rows of the chunk, `count` rows
+/// that are `stride` apart, in a fixed order. A chunk without rows gives zeros.
 template <std::size_t N, class Run, class Out>
 void sum_columns(Stream stream, const ColumnBlocks& blocks, Run run, Out out) {
   if (blocks.blocks() <= 0) return;

@@ -139,8 +139,8 @@ struct ColumnSums {
   const T* x;
   std::int64_t channels;
 
-  DKFAC_HD Sums<W> operator()(std::int64_t, std::int64_t pack, std::int64_t row, std::int64_t step,
-                              std::int64_t count) const {
+  DKFAC_HD Sums<W> operator()(std::int64_t, std::int64_t pack, std::int64_t row,
+                              std::int64_t stride, std::int64_t count) const {
     const T* from = x + row * channels + pack * static_cast<std::int64_t>(W);
     Sums<W> sums{};
     each_batch<4>(count, [&](auto some, std::size_t k) {
@@ -148,7 +148,7 @@ struct ColumnSums {
       Pack<T, W> in[kRows];
       DKFAC_UNROLL
       for (std::size_t j = 0; j < kRows; ++j)
-        in[j] = load_pack<W>(from + offset_of(k + j, step * channels));
+        in[j] = load_pack<W>(from + offset_of(k + j, stride * channels));
       DKFAC_UNROLL
       for (std::size_t j = 0; j < kRows; ++j)
         for (std::size_t c = 0; c < W; ++c)

@@ -99,7 +99,7 @@ struct GradientRows {
   T* masked;
 
   DKFAC_HD Sums<2 * W> operator()(std::int64_t group, std::int64_t pack, std::int64_t row,
-                                  std::int64_t step, std::int64_t count) const {
+                                  std::int64_t stride, std::int64_t count) const {
     const std::int64_t channel = pack * static_cast<std::int64_t>(W);
     const std::int64_t of_group = group * channels + channel;
     C mean[W], rest[W], scale[W] = {}, shift[W] = {}, u[W] = {}, v[W] = {};
@@ -116,7 +116,7 @@ struct GradientRows {
       unsigned signs[kRows];
       DKFAC_UNROLL
       for (std::size_t j = 0; j < kRows; ++j) {
-        const std::int64_t i = first + offset_of(k + j, step * channels);
+        const std::int64_t i = first + offset_of(k + j, stride * channels);
         in[j] = load_pack<W>(x + i);
         dy[j] = load_sum<W>(reader.dy, reader.addend, i);
         y[j] = reader.reads_y() ? load_pack<W>(reader.y + i) : dy[j];
@@ -135,7 +135,7 @@ struct GradientRows {
         if (masked == nullptr) continue;
         Pack<T, W> out;
         for (std::size_t c = 0; c < W; ++c) out.at[c] = rounded<T>(g[c]);
-        store_pack<W>(masked + first + offset_of(k + j, step * channels), out);
+        store_pack<W>(masked + first + offset_of(k + j, stride * channels), out);
       }
     });
     Sums<2 * W> out;
@@ -154,9 +154,9 @@ struct SampleGradientRows {
   std::int64_t positions, per_group;  ///< Rows of a sample, samples of a group.
 
   DKFAC_HD Sums<2 * W> operator()(std::int64_t sample, std::int64_t pack, std::int64_t row,
-                                  std::int64_t step, std::int64_t count) const {
+                                  std::int64_t stride, std::int64_t count) const {
     const std::int64_t group = dkfac::cuda::quotient(sample, per_group);
-    return of_group(group, pack, (sample - group * per_group) * positions + row, step, count);
+    return of_group(group, pack, (sample - group * per_group) * positions + row, stride, count);
   }
 };
 
@@ -187,12 +187,12 @@ struct SampleRows {
   std::int64_t channels, per_group;
 
   DKFAC_HD Sums<2> operator()(std::int64_t group, std::int64_t channel, std::int64_t sample,
-                              std::int64_t step, std::int64_t count) const {
+                              std::int64_t stride, std::int64_t count) const {
     const C* of_scale = from + 2 * (group * per_group + sample) * channels + channel;
     Sums<2> out{};
     DKFAC_UNROLL
     for (std::int64_t k = 0; k < count; ++k) {
-      const C* at = of_scale + 2 * k * step * channels;
+      const C* at = of_scale + 2 * k * stride * channels;
       out.at[0] += static_cast<double>(at[channels]);
       out.at[1] += static_cast<double>(at[0]);
     }
@@ -229,14 +229,14 @@ struct NormalizeBackward {
     take_channels(b + of_group, aligned, of_x);
     take_channels(c + of_group, aligned, constant);
     const std::int64_t first = (at.group * shares.rows + at.row) * channels + channel;
-    const std::int64_t step = shares.depth * channels;
+    const std::int64_t stride = shares.depth * channels;
     each_batch<2>(at.count, [&](auto some, std::size_t k) {
       constexpr std::size_t kRows = decltype(some)::value;
       Pack<T, W> in[kRows], dy[kRows], y[kRows];
       unsigned signs[kRows];
       DKFAC_UNROLL
       for (std::size_t j = 0; j < kRows; ++j) {
-        const std::int64_t i = first + offset_of(k + j, step);
+        const std::int64_t i = first + offset_of(k + j, stride);
         in[j] = load_pack<W>(x + i);
         dy[j] = load_pack<W>(reader.dy + i);
         y[j] = reader.reads_y() ? load_pack<W>(reader.y + i) : dy[j];
@@ -251,7 +251,7 @@ struct NormalizeBackward {
         Pack<T, W> out;
         for (std::size_t n = 0; n < W; ++n)
           out.at[n] = rounded<T>(of_g[n] * g[n] + of_x[n] * centered[n] + constant[n]);
-        store_pack<W>(dx + first + offset_of(k + j, step), out);
+        store_pack<W>(dx + first + offset_of(k + j, stride), out);
       }
     });
   }

@@ -41,7 +41,7 @@ struct MomentRows {
   std::int64_t rows, channels;
 
   DKFAC_HD Sums<2 * W> operator()(std::int64_t group, std::int64_t pack, std::int64_t row,
-                                  std::int64_t step, std::int64_t count) const {
+                                  std::int64_t stride, std::int64_t count) const {
     const T* top = x + group * rows * channels + pack * static_cast<std::int64_t>(W);
     const T* from = top + row * channels;
     const Pack<T, W> first = load_pack<W>(top), own = load_pack<W>(from);
@@ -52,7 +52,7 @@ struct MomentRows {
       Pack<T, W> in[kRows];
       DKFAC_UNROLL
       for (std::size_t j = 0; j < kRows; ++j)
-        in[j] = load_pack<W>(from + offset_of(k + j, step * channels));
+        in[j] = load_pack<W>(from + offset_of(k + j, stride * channels));
       DKFAC_UNROLL
       for (std::size_t j = 0; j < kRows; ++j) {
         for (std::size_t c = 0; c < W; ++c) {
@@ -93,12 +93,12 @@ struct PairRows {
   std::int64_t chunks, channels;
 
   DKFAC_HD Sums<2> operator()(std::int64_t group, std::int64_t channel, std::int64_t chunk,
-                              std::int64_t step, std::int64_t count) const {
+                              std::int64_t stride, std::int64_t count) const {
     const double* from = pairs + 2 * ((group * chunks + chunk) * channels + channel);
     Sums<2> out{};
     DKFAC_UNROLL
     for (std::int64_t k = 0; k < count; ++k) {
-      const Pack<double, 2> pair = load_pack<2>(from + 2 * k * step * channels);
+      const Pack<double, 2> pair = load_pack<2>(from + 2 * k * stride * channels);
       out.at[0] += pair.at[0];
       out.at[1] += pair.at[1];
     }
@@ -192,14 +192,15 @@ struct Normalize {
     take_channels(affine.scale + of_group, affine.aligned, scale);
     take_channels(affine.shift + of_group, affine.aligned, shift);
     const std::int64_t first = (at.group * shares.rows + at.row) * channels + channel;
-    const std::int64_t step = shares.depth * channels;
+    const std::int64_t stride = shares.depth * channels;
     each_batch<4>(at.count, [&](auto some, std::size_t k) {
       constexpr std::size_t kRows = decltype(some)::value;
       Pack<T, W> in[kRows], plus[kRows];
       DKFAC_UNROLL
       for (std::size_t j = 0; j < kRows; ++j) {
-        in[j] = load_pack<W>(x + first + offset_of(k + j, step));
-        plus[j] = addend != nullptr ? load_pack<W>(addend + first + offset_of(k + j, step)) : in[j];
+        in[j] = load_pack<W>(x + first + offset_of(k + j, stride));
+        plus[j] =
+            addend != nullptr ? load_pack<W>(addend + first + offset_of(k + j, stride)) : in[j];
       }
       DKFAC_UNROLL
       for (std::size_t j = 0; j < kRows; ++j) {
@@ -211,7 +212,7 @@ struct Normalize {
         activate(value);
         Pack<T, W> out;
         for (std::size_t c = 0; c < W; ++c) out.at[c] = rounded<T>(value[c]);
-        const std::int64_t i = first + offset_of(k + j, step);
+        const std::int64_t i = first + offset_of(k + j, stride);
         store_pack<W>(y + i, out);
         if (signs != nullptr) signs[i / static_cast<std::int64_t>(W)] = signs_of(out);
       }

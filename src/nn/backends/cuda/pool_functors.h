@@ -204,7 +204,7 @@ struct PositionRows {
   std::int64_t positions, channels;
 
   DKFAC_HD Sums<W> operator()(std::int64_t n, std::int64_t pack, std::int64_t position,
-                              std::int64_t step, std::int64_t count) const {
+                              std::int64_t stride, std::int64_t count) const {
     const T* from = x + (n * positions + position) * channels + pack * static_cast<std::int64_t>(W);
     Sums<W> out{};
     each_batch<4>(count, [&](auto some, std::size_t k) {
@@ -212,7 +212,7 @@ struct PositionRows {
       Pack<T, W> in[kRows];
       DKFAC_UNROLL
       for (std::size_t j = 0; j < kRows; ++j)
-        in[j] = load_pack<W>(from + offset_of(k + j, step * channels));
+        in[j] = load_pack<W>(from + offset_of(k + j, stride * channels));
       DKFAC_UNROLL
       for (std::size_t j = 0; j < kRows; ++j)
         for (std::size_t c = 0; c < W; ++c) out.at[c] += widened<double>(in[j].at[c]);

@@ -25,9 +25,9 @@ std::int64_t slices_of_sum(const ConvWork& work, int multiprocessors) {
   const ConvShape& s = work.shape;
   if (!is_wide_gradient(work)) return 1;
   const std::int64_t tiles = ceil_div(s.out, kTile) * ceil_div(s.patch(), kTile);
-  const std::int64_t steps = ceil_div(s.n * s.out_h * s.out_w, kTerms);
+  const std::int64_t most = ceil_div(s.n * s.out_h * s.out_w, kTerms);
   // Rounded down: blocks of a second wave would cost as much as a whole wave.
-  return std::max<std::int64_t>(1, std::min({multiprocessors / tiles, steps, kMostSlices}));
+  return std::max<std::int64_t>(1, std::min({multiprocessors / tiles, most, kMostSlices}));
 }
 
 bool divides_sum(const ConvWork& work, const Plan& plan) {
