@@ -87,7 +87,7 @@ class StepReport:
     seconds_inverse: float
     seconds_update: float
     launches_eager: int
-    launches_recorded: int
+    launches_captured: int
     launches_replayed: int
     launches_refused: int
 

@@ -113,7 +113,7 @@ class StepReport(ctypes.Structure):
         ("flops", c_double), ("flops_skipped", c_double), ("bytes", c_uint64), ("bytes_skipped", c_uint64),
         ("scratch_growths", c_int64), ("seconds_statistics", c_double), ("seconds_exchange", c_double),
         ("seconds_inverse", c_double), ("seconds_update", c_double), ("launches_eager", c_int64),
-        ("launches_recorded", c_int64), ("launches_replayed", c_int64), ("launches_refused", c_int64)]
+        ("launches_captured", c_int64), ("launches_replayed", c_int64), ("launches_refused", c_int64)]
 
 
 class CurvatureSettings(ctypes.Structure):

@@ -205,7 +205,7 @@ dkfac_step_report step_report(const kfac::StepReport& report) {
   r.seconds_inverse = report.seconds.inverse;
   r.seconds_update = report.seconds.update;
   r.launches_eager = report.preconditioning.eager;
-  r.launches_recorded = report.preconditioning.recorded;
+  r.launches_captured = report.preconditioning.captured;
   r.launches_replayed = report.preconditioning.replayed;
   r.launches_refused = report.preconditioning.refused;
   return r;

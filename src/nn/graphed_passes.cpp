@@ -99,7 +99,7 @@ void GraphedPasses::run(Context& ctx, const PassInput& input) {
   };
   // Collectives over ranks may block the host, which a capture would not repeat.
   const bool waits = model_.batch_norm_ranks() > 1;
-  if (!options_.record || !ctx.graphs() || waits || !ctx.device().is_cuda()) return eager();
+  if (!options_.capture || !ctx.graphs() || waits || !ctx.device().is_cuda()) return eager();
   const std::optional<PassState> before =
       observer_ == nullptr ? PassState{} : observer_->pass_state();
   if (!before) return eager();
@@ -123,7 +123,7 @@ void GraphedPasses::run(Context& ctx, const PassInput& input) {
       resume(*before);
       throw;
     }
-    ++counts_.recorded;
+    ++counts_.captured;
   }
   replay(ctx, *before, entry);
   ++counts_.replayed;

@@ -117,10 +117,10 @@ TEST(COptions, ContextsAreThoseOfTheLibrary) {
 
 TEST(CReport, CountsLaunches) {
   kfac::StepReport report;
-  report.preconditioning = {.eager = 1, .recorded = 2, .replayed = 3, .refused = 4, .reason = {}};
+  report.preconditioning = {.eager = 1, .captured = 2, .replayed = 3, .refused = 4, .reason = {}};
   const dkfac_step_report r = step_report(report);
   EXPECT_EQ(r.launches_eager, 1);
-  EXPECT_EQ(r.launches_recorded, 2);
+  EXPECT_EQ(r.launches_captured, 2);
   EXPECT_EQ(r.launches_replayed, 3);
   EXPECT_EQ(r.launches_refused, 4);
 }

@@ -54,6 +54,8 @@ WORDS = [  # (expression, replacement, expression of the paths it holds for)
      "stride, most, each; a step updates the weights", r"^src/(core|data|nn/backends)/"),
     (r"\bRecord(?:Reader|Writer)\b|\bRecorded\b", "FieldReader, FieldWriter, CapturedGraph", r"^src/(data|core)/"),
     (r"\b[Rr]ecordings?\b|\bunrecorded\b", "capture of device work; eager", r"^src/(core|nn)/"),
+    (r"\blaunches_recorded\b|\bis_recorded\b|(?:counts_?|launches_?)(?:\(\))?(?:\.|->)recorded\b", "captured",
+     r"^(include|src|python|tests)/"),
     (r"\bforgive_failures\b|\bnote_failed\b|\btake_diagonal\b|\bas_it_lies\b|\bpast_wire\b", "what it does", ""),
     (r"\bresp\.", "a sentence", ""),
     (r"(?<!:: )\b[Nn]obody\b|\b[Ss]omebody\b|\b[Ee]verybody\b|\b[Ww]hoever\b", "the caller, the host, a rank", ""),
@@ -81,6 +83,7 @@ def self_test():
     bad = {"src/kfac/a.h": "struct Vote {};", "docs/a.md": "what she has recorded", "src/comm/b.cpp": "TcpLanes lanes;",
            "src/kfac/inverse/c.h": "/// the first rung", "configs/a.toml": "spread_inverses = true",
            "src/app/d.cpp": '"curvature/interval_bn"', "src/optim/e.cpp": "bool vote = true;",
+           "include/dkfac/c/k.h": "int64_t launches_recorded;",
            "src/data/f.h": "/// the slot of a batch", "src/core/h.h": "void copy(const T* source);",
            "src/nn/g.h": "struct GradientSource {};", "src/core/j.h": "const std::int64_t n = x.dim(1), step = 2;",
            "python/dkfac/torch/i.py": "for slot in layer.slots():"}

@@ -273,9 +273,9 @@ typedef struct dkfac_step_report {
   int64_t scratch_growths;
   double seconds_statistics, seconds_exchange, seconds_inverse,
       seconds_update; /* Host time on this rank. */
-  /* CUDA: steps whose preconditioning was launched call by call, recorded as a graph, replayed, and
-   * could not be recorded, since the object was made; 0 without graphs. */
-  int64_t launches_eager, launches_recorded, launches_replayed, launches_refused;
+  /* CUDA: steps whose preconditioning was launched call by call, captured as a graph, replayed, and
+   * could not be captured, since the object was made; 0 without graphs. */
+  int64_t launches_eager, launches_captured, launches_replayed, launches_refused;
 } dkfac_step_report;
 
 /* Settings that a schedule changes between two steps; equal on all ranks. */

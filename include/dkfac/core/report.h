@@ -36,11 +36,11 @@ struct DKFAC_API StepSeconds {
   double gather = 0;        ///< Part of `exchange`: gathering weights or directions (K-FAC).
 };
 
-/// How work that is equal in many steps was launched on a device so far: call by call, or recorded
+/// How work that is equal in many steps was launched on a device so far: call by call, or captured
 /// as a CUDA graph, which is one launch.
 struct DKFAC_API LaunchCounts {
-  std::int64_t eager = 0, recorded = 0, replayed = 0;
-  std::int64_t refused = 0;  ///< Recordings that failed; the work ran call by call then.
+  std::int64_t eager = 0, captured = 0, replayed = 0;
+  std::int64_t refused = 0;  ///< Captures that failed; the work ran call by call then.
   std::string reason;        ///< Of the last of them.
 };
 

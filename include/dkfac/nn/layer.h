@@ -132,12 +132,12 @@ class LayerObserver {
   virtual void on_all_gradients(std::span<Layer* const> layers) {
     for (Layer* layer : layers) on_gradients(*layer);
   }
-  /// For passes whose device work is recorded once and replayed (GraphedPasses): the state in which
+  /// For passes whose device work is captured once and replayed (GraphedPasses): the state in which
   /// the functions above, up to on_sample_gradients(), find the observer. Without words, they do
   /// nothing in this pass. None (default): they have to be called in every pass.
   [[nodiscard]] virtual std::optional<PassState> pass_state() { return std::nullopt; }
   /// Called before and after a replay, and between its parts, with the state that those functions
-  /// left when they were recorded.
+  /// left when they were captured.
   virtual void resume(const PassState&) {}
 };
 

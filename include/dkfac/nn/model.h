@@ -90,7 +90,7 @@ class Model {
   /// It saves one read of the convolution's output at the price of accuracy: the error of the
   /// variance is about mean^2 times the relative error of f32 sums, and a negative variance becomes
   /// 0. Pairs for which cuDNN has no engine stay unfused, and are counted. Set it before passes are
-  /// recorded.
+  /// captured.
   void set_fused_moments(FusionUse use);
   [[nodiscard]] FusedPairs fused_moments() const;
   /// Lets convolutions compute gradient sums of the BatchNorm2d before them; the default is that of
@@ -105,7 +105,7 @@ class Model {
   /// pass over a constant batch time each form of a pair on the device, once for each shape, and
   /// keep the answer where measured plans of convolutions are (docs/cuda.md). Running statistics
   /// are restored, gradients() overwritten, and no observer is called. Call it before passes are
-  /// recorded; with BatchNorms over ranks, on all of them together. Until then, and on the host,
+  /// captured; with BatchNorms over ranks, on all of them together. Until then, and on the host,
   /// measured pairs are not fused. Ranks may choose differently: give all of them
   /// fusion_choices() of one, and a resumed run those it had. Without a `timer`, times are medians
   /// of three by events of the device.

@@ -115,7 +115,7 @@ CurvatureResult curvature_result(const ordered_json& json) {
 std::optional<LaunchCounts> pass_launches(const ordered_json& json, const char* key) {
   const auto at = json.find(key);
   if (at == json.end() || at->is_null()) return std::nullopt;
-  return LaunchCounts{count(*at, "eager"), count(*at, "recorded"), count(*at, "replayed"),
+  return LaunchCounts{count(*at, "eager"), count(*at, "captured"), count(*at, "replayed"),
                       count(*at, "refused"), at->at("reason").get<std::string>()};
 }
 

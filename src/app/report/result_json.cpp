@@ -69,7 +69,7 @@ ordered_json object(const CurvatureResult& c) {
 ordered_json object(const std::optional<LaunchCounts>& launches) {
   if (!launches) return nullptr;
   return {{"eager", launches->eager},
-          {"recorded", launches->recorded},
+          {"captured", launches->captured},
           {"replayed", launches->replayed},
           {"refused", launches->refused},
           {"reason", launches->reason}};

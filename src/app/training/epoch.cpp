@@ -19,7 +19,7 @@ void count_time(TrainState& s, Stopwatch& clock) {
 }
 
 LaunchCounts sum_of(const LaunchCounts& before, const LaunchCounts& now) {
-  return {before.eager + now.eager, before.recorded + now.recorded, before.replayed + now.replayed,
+  return {before.eager + now.eager, before.captured + now.captured, before.replayed + now.replayed,
           before.refused + now.refused, now.reason.empty() ? before.reason : now.reason};
 }
 

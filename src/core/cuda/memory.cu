@@ -90,7 +90,7 @@ struct DeviceMemory {
   std::map<std::byte*, std::size_t> pinned;
   std::multimap<std::size_t, IdlePinned> idle_pinned;  ///< By size.
   /// Number of captures by this library. `held`: blocks released meanwhile, or while the owner of
-  /// a borrowed stream recorded it: a stream cannot be followed while it is recorded.
+  /// a borrowed stream recorded it: a stream cannot be followed while it is captured.
   int captures = 0;
   std::vector<std::byte*> held, held_pinned;
 
@@ -180,8 +180,8 @@ thread_local int captures_here = 0;
 void check_no_capture(std::size_t bytes) {
   if (captures_here == 0) return;
   throw DeviceError(dkfac::detail::concat(
-      "[capture] ", bytes, " bytes of new memory were asked for while work is recorded; run the ",
-      "same work once before it is recorded"));
+      "[capture] ", bytes, " bytes of new memory were asked for while work is captured; run the ",
+      "same work once before it is captured"));
 }
 
 /// Takes the smallest idle block of at most twice the size; null if there is none.

@@ -51,7 +51,7 @@ void record(Device device, CUevent_st* event, CUstream_st* stream);
 void synchronize(Device device, CUevent_st* event);
 void stream_wait(Device device, CUstream_st* stream, CUevent_st* event);
 
-/// Begins to record the work of this thread on `stream` (core/shared/captured.h). Until
+/// Begins to capture the work of this thread on `stream` (core/shared/captured.h). Until
 /// end_capture() this thread cannot allocate device memory, and memory released by any thread is
 /// kept.
 void begin_capture(Device device, CUstream_st* stream);

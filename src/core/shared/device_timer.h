@@ -33,7 +33,7 @@ class TimedEvent {
 
 /// Returns the median of three times, in seconds, that the work enqueued by `work` takes on the
 /// stream of the context, after an execution that is not timed, as a first call loads code. The
-/// host waits for each. Not while the stream is recorded.
+/// host waits for each. Not while the stream is captured.
 [[nodiscard]] double median_seconds(Context& ctx, const std::function<void()>& work);
 
 }  // namespace dkfac

@@ -119,14 +119,14 @@ void Directions::launch(Curvature& curvature, std::span<const LayerDirection> la
   std::swap(key_, last_key_);
   if (key_ != last_key_) {
     // Work for another key writes the addresses of batches, which a replay would read.
-    recorded_ = {};
+    captured_ = {};
     refusals_ = 0;
-  } else if (!recorded_.fits(ctx_) && refusals_ < kAttempts) {
+  } else if (!captured_.fits(ctx_) && refusals_ < kAttempts) {
     record(curvature);
   }
-  if (recorded_.fits(ctx_)) {
+  if (captured_.fits(ctx_)) {
     const ActivityTimer timer(report.seconds.precondition);
-    recorded_.replay(ctx_);
+    captured_.replay(ctx_);
     ++launches_.replayed;
   } else {
     precondition(curvature);
@@ -136,13 +136,13 @@ void Directions::launch(Curvature& curvature, std::span<const LayerDirection> la
 }
 
 void Directions::record(Curvature& curvature) {
-  // Copies of addresses that were recorded never run if recording fails.
+  // Copies of addresses that were captured never run if the capture fails.
   const auto forget = [&] {
     for (Batch& batch : batches_) batch.products.forget_addresses();
   };
   try {
-    recorded_ = CapturedWork::capture(ctx_, [&] { precondition(curvature); });
-    ++launches_.recorded;
+    captured_ = CapturedWork::capture(ctx_, [&] { precondition(curvature); });
+    ++launches_.captured;
   } catch (const DeviceError& error) {
     // Errors of the device itself recur in the work that follows call by call.
     forget();

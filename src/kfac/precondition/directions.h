@@ -20,7 +20,7 @@ namespace dkfac::kfac {
 /// the KL clip.
 ///
 /// On a device, the kernels and products of a step that follows one with the same gradients,
-/// damping and inverses are recorded as a CUDA graph, and later steps replay it until any of these
+/// damping and inverses are captured as a CUDA graph, and later steps replay it until any of these
 /// changes. The sum over ranks and the factor, which depends on the learning rate, are not part of
 /// it.
 class Directions {
@@ -87,7 +87,7 @@ class Directions {
   comm::HostDevicePair factor_;  ///< f64[1]
   std::int64_t last_update_ = 0;
   Key key_, last_key_;  ///< Of this step and of the last one.
-  CapturedWork recorded_;
+  CapturedWork captured_;
   int refusals_ = 0;  ///< With last_key_.
   LaunchCounts launches_;
 };

@@ -46,7 +46,7 @@ struct PassInput {
 class GraphedPasses {
  public:
   struct Options {
-    bool record = true;     ///< False: no pass is captured.
+    bool capture = true;    ///< False: no pass is captured.
     std::size_t most = 16;  ///< Number of captures kept, > 0.
     /// Bytes of gradients that end a part, so that the observer can send them to other ranks while
     /// the backward pass continues. So does the forward pass, where the observer has seen it. 0:

@@ -298,9 +298,9 @@ TEST(PhasesOnDevice, HaveTheSameBitsHoweverTheyAreLaunchedAndResumed) {
   const tiny::Outcome usual = run_phases("sgd", keys);
   expect_same(run_phases("sgd", with(keys, {"run.graphs=off"})), usual);
   expect_same(run_phases("sgd", with(keys, {"data.resident=no"})), usual);
-  // Passes are recorded anew in the second phase.
+  // Passes are captured anew in the second phase.
   ASSERT_TRUE(usual.result.launches);
-  EXPECT_GE(usual.result.launches->recorded, 2);
+  EXPECT_GE(usual.result.launches->captured, 2);
   EXPECT_GE(usual.result.launches->replayed, 10);
   const TempFolder folder;
   (void)run_phases("sgd", keys, {.folder = folder.path()}, 11);

@@ -36,7 +36,7 @@ struct Recipe {
   int steps = 10;
   double lr = 0.02;
   std::function<double(int)> loss_scale = [](int) { return 1.0; };
-  bool record = false;  ///< Passes are graphs.
+  bool capture = false;  ///< Passes are graphs.
   std::size_t part_bytes = 0;
   int statistics_every = 1;
   kfac::InverseMethod inverse = kfac::InverseMethod::cholesky;  ///< For kfac.
@@ -75,7 +75,7 @@ class ModelTraining {
         attachment_(*model_, *optimizer_,
                     {.max_samples = recipe_.max_samples, .stream = ctx_.stream()}),
         passes_(*model_, &attachment_,
-                {.record = recipe_.record, .part_bytes = recipe_.part_bytes}),
+                {.capture = recipe_.capture, .part_bytes = recipe_.part_bytes}),
         share_(recipe_.batch / comm_->size()),
         images_(Tensor::empty(ctx_, batch_shape(share_), recipe_.model.dtype)),
         labels_(Tensor::empty(ctx_, {share_}, DType::i32)),

@@ -160,7 +160,7 @@ TEST(KfacWholeStepOnDevice, ReplaysItsPreconditioningWithTheSameBits) {
   };
   LaunchCounts recorded, plain;
   EXPECT_EQ(train_with(true, recorded), train_with(false, plain));
-  EXPECT_EQ(recorded.recorded, 1) << recorded.reason;
+  EXPECT_EQ(recorded.captured, 1) << recorded.reason;
   EXPECT_EQ(recorded.eager + recorded.replayed, 7);
   EXPECT_GE(recorded.replayed, 5);
   EXPECT_EQ(plain.replayed, 0);

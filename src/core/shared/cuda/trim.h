@@ -6,7 +6,7 @@
 namespace dkfac::cuda {
 
 /// Waits for pending work and returns the unused memory of the tensor pool to the driver. Returns
-/// false and does nothing while this thread records work, and where there is no pool yet. Throws
+/// false and does nothing while this thread captures work, and where there is no pool yet. Throws
 /// what ends waits (core/shared/wait_watch.h).
 bool trim_memory(Device device);
 

@@ -241,8 +241,8 @@ TEST(RecordedPreconditioningOnce, IsRecordedAnewForAnotherDamping) {
   const RecordedRun changed = run_course(course);
   course.graphs = false;
   EXPECT_EQ(changed.directions, run_course(course).directions);
-  EXPECT_EQ(same.launches.back().recorded, 1);
-  EXPECT_EQ(changed.launches.back().recorded, 2);
+  EXPECT_EQ(same.launches.back().captured, 1);
+  EXPECT_EQ(changed.launches.back().captured, 2);
   // Control: what the first recording would give.
   EXPECT_EQ(changed.directions[5], same.directions[5]);
   EXPECT_NE(changed.directions[6], same.directions[6]);
@@ -254,7 +254,7 @@ TEST(RecordedPreconditioningOnce, IsRecordedAnewWhereGradientsHaveMoved) {
   course.set_of = [](int step) { return step < 5 ? 0 : 1; };
   const RecordedRun moved = run_course(course);
   EXPECT_EQ(moved.directions, same.directions);
-  EXPECT_EQ(moved.launches.back().recorded, 2);
+  EXPECT_EQ(moved.launches.back().captured, 2);
   // And back, where tables of addresses are those of the second set.
   course.set_of = [](int step) { return step == 5 ? 1 : 0; };
   EXPECT_EQ(run_course(course).directions, same.directions);
@@ -277,14 +277,14 @@ TEST(RecordedPreconditioningOnce, IsRecordedAnewWhereScratchHasMoved) {
   };
   const RecordedRun moved = run_course(course);
   EXPECT_EQ(moved.directions, same.directions);
-  EXPECT_EQ(moved.launches.back().recorded, same.launches.back().recorded + 1);
+  EXPECT_EQ(moved.launches.back().captured, same.launches.back().captured + 1);
 }
 
 TEST(RecordedPreconditioningOnce, RunsCallByCallWhereARecordingFails) {
   if (!is_emulated()) GTEST_SKIP() << "a fault of the emulated device";
   const RecordedRun good = run_course({.options = sparse_options()});
   int first = 0;
-  while (good.launches[static_cast<std::size_t>(first)].recorded == 0) ++first;
+  while (good.launches[static_cast<std::size_t>(first)].captured == 0) ++first;
   for (const int faults : {1, 3}) {
     RecordedCourse course{.options = sparse_options()};
     course.before_step = [&](int step, kfac::Preconditioner&) {
@@ -297,7 +297,7 @@ TEST(RecordedPreconditioningOnce, RunsCallByCallWhereARecordingFails) {
     EXPECT_EQ(launches.refused, faults);
     EXPECT_NE(launches.reason.find("cublas"), std::string::npos) << launches.reason;
     // After three it is not tried again.
-    EXPECT_EQ(launches.recorded, faults < 3 ? 1 : 0);
+    EXPECT_EQ(launches.captured, faults < 3 ? 1 : 0);
     EXPECT_EQ(launches.replayed,
               good.launches.back().replayed - (faults < 3 ? faults : kCourseSteps - first));
   }

@@ -290,7 +290,7 @@ TEST(FusedBackwardOnDevice, IsReplayedInRecordedPasses) {
     recipe.statistics_every = 3;
     std::vector<std::vector<double>> weights;
     for (const bool record : {true, false}) {
-      recipe.record = record;
+      recipe.capture = record;
       ModelTraining training(recipe, Device::cuda());
       for (int step = 0; step < recipe.steps; ++step) EXPECT_TRUE(training.step(step).updated);
       const FusedPairs pairs = training.model().fused_backward();

@@ -203,7 +203,7 @@ TEST_P(FusedStatisticsOnDevice, AreReplayedInRecordedPasses) {
     recipe.statistics_every = 3;
     std::vector<std::vector<double>> weights, buffers;
     for (const bool record : {true, false}) {
-      recipe.record = record;
+      recipe.capture = record;
       ModelTraining training(recipe, Device::cuda());
       for (int step = 0; step < recipe.steps; ++step) {
         EXPECT_TRUE(training.step(step).updated);

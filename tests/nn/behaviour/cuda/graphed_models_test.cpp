@@ -19,7 +19,7 @@ struct Outcome {
 };
 
 Outcome run(Recipe recipe, bool record, Device device = Device::cuda()) {
-  recipe.record = record;
+  recipe.capture = record;
   ModelTraining training(recipe, device);
   Outcome out;
   for (int step = 0; step < recipe.steps; ++step) {
@@ -60,7 +60,7 @@ TEST_P(GraphedPassesOnDevice, GiveTheBitsOfPassesAsTheyAre) {
     const Outcome graphed = run(recipe(method), true), plain = run(recipe(method), false);
     expect_same_bits(graphed, plain);
     EXPECT_EQ(graphed.counts.eager, 1) << graphed.counts.reason;
-    EXPECT_EQ(graphed.counts.recorded, 1);
+    EXPECT_EQ(graphed.counts.captured, 1);
     EXPECT_EQ(graphed.counts.replayed, 4);
     EXPECT_EQ(graphed.counts.refused, 0) << graphed.counts.reason;
     EXPECT_EQ(plain.counts.eager, 5);
@@ -107,7 +107,7 @@ TEST(GraphedPasses, AreRecordedAnewWhereTheWidenedImageHasGrown) {
   const Tensor x = images(63, 1), larger = images(64, 2);
   const Tensor labels = Tensor::zeros(ctx, {2}, DType::i32);
   Tensor sums = Tensor::zeros(ctx, {2}, DType::f64);
-  nn::GraphedPasses passes(*model, nullptr, {.record = true});
+  nn::GraphedPasses passes(*model, nullptr, {.capture = true});
   const auto gradients = [&] {
     passes.run(ctx, {.images = x, .labels = labels, .sums = sums});
     return device_values(ctx, model->gradients());
@@ -115,14 +115,14 @@ TEST(GraphedPasses, AreRecordedAnewWhereTheWidenedImageHasGrown) {
   (void)gradients();
   const std::vector<double> expected = gradients();
   EXPECT_EQ(gradients(), expected);
-  EXPECT_EQ(passes.counts().recorded, 1);
+  EXPECT_EQ(passes.counts().captured, 1);
   const std::size_t held = model->allocated_bytes();
   (void)model->forward(ctx, larger, nn::Mode::eval);
   EXPECT_GT(model->allocated_bytes(), held);
   EXPECT_EQ(gradients(), expected);
-  EXPECT_EQ(passes.counts().recorded, 2);
+  EXPECT_EQ(passes.counts().captured, 2);
   EXPECT_EQ(gradients(), expected);
-  EXPECT_EQ(passes.counts().recorded, 2) << "control: once is enough";
+  EXPECT_EQ(passes.counts().captured, 2) << "control: once is enough";
 }
 
 Recipe small_recipe(Method method = Method::sgd) {
@@ -135,7 +135,7 @@ TEST(GraphedPasses, RecordAnewForAnotherLossScale) {
   const Outcome graphed = run(recipe, true);
   expect_same_bits(graphed, run(recipe, false));
   EXPECT_EQ(graphed.counts.eager, 2);
-  EXPECT_EQ(graphed.counts.recorded, 2);
+  EXPECT_EQ(graphed.counts.captured, 2);
   EXPECT_EQ(graphed.counts.replayed, 6);
 }
 
@@ -146,7 +146,7 @@ TEST(GraphedPasses, GiveSeveralRanksTheBitsOfPassesAsTheyAre) {
     recipe.groups = 2;
     recipe.statistics_every = 4;
     const TrainedModel plain = train_model(recipe, Device::cuda(), 2);
-    recipe.record = true;
+    recipe.capture = true;
     const TrainedModel graphed = train_model(recipe, Device::cuda(), 2);
     recipe.part_bytes = 4096;
     const TrainedModel in_parts = train_model(recipe, Device::cuda(), 2);
@@ -161,7 +161,7 @@ TEST(GraphedPasses, GiveSeveralRanksTheBitsOfPassesAsTheyAre) {
 TEST(GraphedPasses, OfTheHostAreAsTheyAre) {
   const Outcome on_host = run(small_recipe(), true, Device::cpu());
   EXPECT_EQ(on_host.counts.eager, 8);
-  EXPECT_EQ(on_host.counts.recorded + on_host.counts.replayed + on_host.counts.refused, 0);
+  EXPECT_EQ(on_host.counts.captured + on_host.counts.replayed + on_host.counts.refused, 0);
 }
 
 }  // namespace

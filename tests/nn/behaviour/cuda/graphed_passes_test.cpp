@@ -159,7 +159,7 @@ class Summing final : public nn::LayerObserver {
 TEST_F(GraphedShifts, RecordTheWorkOfTheObserverAndItsState) {
   const auto run = [&](bool record, std::size_t part_bytes) {
     Summing observer(ctx, *model);
-    nn::GraphedPasses passes(*model, &observer, {.record = record, .part_bytes = part_bytes});
+    nn::GraphedPasses passes(*model, &observer, {.capture = record, .part_bytes = part_bytes});
     std::vector<std::vector<double>> seen;
     for (const std::int64_t factor : {2, 2, 2, 3, 3, 2}) {
       observer.factor = factor;
@@ -171,7 +171,7 @@ TEST_F(GraphedShifts, RecordTheWorkOfTheObserverAndItsState) {
     }
     using Heard = std::vector<std::string>;
     EXPECT_EQ(passes.counts().replayed, record ? 4 : 0) << passes.counts().reason;
-    EXPECT_EQ(passes.counts().recorded, record ? 2 : 0);
+    EXPECT_EQ(passes.counts().captured, record ? 2 : 0);
     // With parts, the forward pass is one, and so are the gradients of each layer.
     EXPECT_EQ(observer.heard, !record          ? Heard({"b", "a"})
                               : part_bytes > 0 ? Heard({"0", "1", "b", "1", "a", "2", "2"})
@@ -207,7 +207,7 @@ TEST_F(GraphedShifts, FollowMemoryOfTheObserverThatMoves) {
     observer.count = 0;
     passes.run(ctx, input(8));
   }
-  EXPECT_EQ(passes.counts().recorded, 2);
+  EXPECT_EQ(passes.counts().captured, 2);
   EXPECT_EQ(passes.counts().replayed, 4);
 }
 
@@ -280,22 +280,22 @@ TEST_F(GraphedShifts, FollowMemoryThatMoves) {
   };
   const auto expected = gradients_of(8);
   for (int i = 0; i < 2; ++i) EXPECT_EQ(gradients_of(8), expected);
-  EXPECT_EQ(passes.counts().recorded, 1);
+  EXPECT_EQ(passes.counts().captured, 1);
   const auto larger = gradients_of(64);
   EXPECT_EQ(gradients_of(64), larger);
   EXPECT_NE(larger, expected);
-  EXPECT_EQ(passes.counts().recorded, 2);
+  EXPECT_EQ(passes.counts().captured, 2);
   for (int i = 0; i < 2; ++i) EXPECT_EQ(gradients_of(8), expected);
-  EXPECT_EQ(passes.counts().recorded, 3);
+  EXPECT_EQ(passes.counts().captured, 3);
   for (int i = 0; i < 2; ++i) EXPECT_EQ(gradients_of(64), larger);
-  EXPECT_EQ(passes.counts().recorded, 3) << "nothing has moved";
+  EXPECT_EQ(passes.counts().captured, 3) << "nothing has moved";
   // Scratch memory of the context counts as well.
   {
     Scratch scratch(ctx);
     (void)scratch.take({1 << 22});
   }
   EXPECT_EQ(gradients_of(8), expected);
-  EXPECT_EQ(passes.counts().recorded, 4);
+  EXPECT_EQ(passes.counts().captured, 4);
 }
 
 TEST_F(GraphedShifts, RunAsTheyAreWhereTheyCannotBeRecorded) {
@@ -317,7 +317,7 @@ TEST_F(GraphedShifts, KeepAsManyAsAsked) {
   nn::GraphedPasses passes(*model, nullptr, {.most = 2});
   for (int i = 0; i < 2; ++i) passes.run(ctx, input(64));  // Allocates.
   for (const std::int64_t n : {8, 8, 64, 16, 16}) passes.run(ctx, input(n));
-  EXPECT_EQ(passes.counts().recorded, 3);
+  EXPECT_EQ(passes.counts().captured, 3);
   passes.run(ctx, input(64));
   EXPECT_EQ(passes.counts().replayed, 5) << "of the two, 64 was used last";
   passes.run(ctx, input(8));

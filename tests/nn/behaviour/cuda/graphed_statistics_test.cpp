@@ -11,7 +11,7 @@
 
 #include "nn/cuda/device_models.h"
 
-/// K-FAC by recorded passes, statistics included, has the bits of passes as they are.
+/// K-FAC by captured passes, statistics included, has the bits of passes as they are.
 namespace dkfac::testing {
 namespace {
 
@@ -31,7 +31,7 @@ using Between = std::function<void(ModelTraining&, int)>;
 
 /// Trains on every rank and returns the course of rank 0. between: called before each step.
 Course course(Recipe recipe, bool record, int ranks = 1, const Between& between = {}) {
-  recipe.record = record;
+  recipe.capture = record;
   Course out;
   const auto train = [&](std::shared_ptr<comm::Communicator> comm) {
     ModelTraining training(recipe, Device::cuda(), comm);
@@ -89,7 +89,7 @@ Recipe small_kfac(DType compute = DType::f32) {
 struct Variant {
   std::string name;
   std::function<void(Recipe&)> set;
-  std::int64_t replayed = 5, recorded = 1, refused = 0;
+  std::int64_t replayed = 5, captured = 1, refused = 0;
 };
 void set_curvature(Recipe& recipe, std::function<void(kfac::CurvatureOptions&)> change) {
   recipe.change = std::move(change);
@@ -180,7 +180,7 @@ TEST_P(GraphedStatistics, GiveTheBitsOfPassesAsTheyAre) {
   const Course plain = course(recipe, false), graphed = course(recipe, true);
   expect_same(graphed, plain);
   EXPECT_EQ(graphed.counts.replayed, GetParam().replayed) << graphed.counts.reason;
-  EXPECT_EQ(graphed.counts.recorded, GetParam().recorded) << graphed.counts.reason;
+  EXPECT_EQ(graphed.counts.captured, GetParam().captured) << graphed.counts.reason;
   EXPECT_EQ(graphed.counts.refused, GetParam().refused) << graphed.counts.reason;
   EXPECT_EQ(plain.counts.replayed, 0);
 }
@@ -196,7 +196,7 @@ TEST_P(GraphedStatistics, GiveTwoRanksTheBitsOfPassesAsTheyAre) {
   const Course graphed = course(recipe, true, 2);
   expect_same(graphed, plain);
   EXPECT_EQ(graphed.counts.replayed, GetParam().replayed) << graphed.counts.reason;
-  EXPECT_EQ(graphed.counts.recorded, GetParam().recorded) << graphed.counts.reason;
+  EXPECT_EQ(graphed.counts.captured, GetParam().captured) << graphed.counts.reason;
   EXPECT_EQ(graphed.counts.refused, GetParam().refused) << graphed.counts.reason;
 }
 
@@ -270,7 +270,7 @@ TEST(GraphedPassesOfKfac, FollowTheRangesOfOperands) {
   const Course plain = course(recipe, false, 1, between),
                graphed = course(recipe, true, 1, between);
   expect_same(graphed, plain);
-  EXPECT_GE(graphed.counts.recorded, 2);
+  EXPECT_GE(graphed.counts.captured, 2);
   EXPECT_GE(graphed.counts.replayed, 4);
   EXPECT_EQ(graphed.counts.refused, 0) << graphed.counts.reason;
 }
@@ -288,7 +288,7 @@ TEST(GraphedPassesOfKfac, DoNotDependOnTheRangesOfOperandsInTheirOwnType) {
   };
   const Course graphed = course(recipe, true, 1, between);
   expect_same(graphed, course(recipe, false, 1, between));
-  EXPECT_EQ(graphed.counts.recorded, 1);
+  EXPECT_EQ(graphed.counts.captured, 1);
   EXPECT_GE(graphed.counts.replayed, 5);
 }
 

@@ -62,7 +62,7 @@ Recipe small_resnet50(FusionUse fusions) {
                      .compute = DType::f16,
                      .width = 8};
   model.fused_moments = model.fused_backward = fusions;
-  return {.model = model, .batch = 4, .record = true};
+  return {.model = model, .batch = 4, .capture = true};
 }
 
 /// Returns the work by name, as lines of the record.
@@ -125,7 +125,7 @@ std::string counted_kfac() {
   const auto training = kfac_before_third_step(2);
   const std::string statistics = counted_step("kfac statistics", *training, 2);
   const std::string alone = counted_step("kfac", *training, 3);
-  EXPECT_EQ(training->passes().counts().recorded, 2);
+  EXPECT_EQ(training->passes().counts().captured, 2);
   return alone + statistics + counted_step("kfac inverses", *kfac_before_third_step(1), 2);
 }
 

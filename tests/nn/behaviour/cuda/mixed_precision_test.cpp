@@ -15,7 +15,7 @@ Recipe recipe_of(DType compute, Method method, bool record) {
   Recipe recipe{.model = small_model("resnet20", DType::f32, compute),
                 .method = method,
                 .steps = steps_in_time(6)};
-  recipe.record = record;
+  recipe.capture = record;
   recipe.statistics_every = record ? 3 : 1;
   return recipe;
 }

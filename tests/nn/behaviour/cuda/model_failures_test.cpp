@@ -67,9 +67,9 @@ TEST_F(FailingPasses, SayInWhichLayerMemoryRanOut) {
   }
   // Memory was lost in between, which may be allocated elsewhere: earlier recordings are not
   // replayed.
-  const auto recorded = passes.counts().recorded;
+  const auto recorded = passes.counts().captured;
   EXPECT_EQ(gradients(*model, passes), expected);
-  EXPECT_EQ(passes.counts().recorded, recorded + 1);
+  EXPECT_EQ(passes.counts().captured, recorded + 1);
   EXPECT_EQ(failure_of(passes, kMany), "");
 }
 

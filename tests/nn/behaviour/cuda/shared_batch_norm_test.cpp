@@ -15,7 +15,7 @@ Recipe recipe(Method method, std::int64_t groups) {
   return {.model = small_model("resnet20", DType::f64),
           .method = method,
           .steps = steps_in_time(4),
-          .record = true,
+          .capture = true,
           .groups = groups};
 }
 
@@ -55,7 +55,7 @@ TEST(SharedBatchNormOnDevice, RecordsNoPass) {
     for (const std::int64_t groups : {1, 2}) {
       ModelTraining training(recipe(Method::sgd, groups), Device::cuda(), comm);
       for (int step = 0; step < 3; ++step) (void)training.step(0);
-      EXPECT_EQ(training.passes().counts().recorded, groups == 1 ? 0 : 1);
+      EXPECT_EQ(training.passes().counts().captured, groups == 1 ? 0 : 1);
       EXPECT_EQ(training.passes().counts().refused, 0);
     }
   });

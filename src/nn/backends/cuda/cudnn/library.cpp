@@ -49,7 +49,7 @@ auto with_memory(Device device, Body body) {
   return body();
 }
 
-bool is_recorded(Stream stream) {
+bool is_captured(Stream stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   const cudaError_t code = cudaStreamIsCapturing(stream.native(), &status);
   if (code != cudaSuccess) (void)cudaGetLastError();
@@ -160,9 +160,9 @@ cudnnHandle_t Library::handle_of(Stream stream) {
       return h.stream == stream.native() || h.stream == nullptr;
     });
   };
-  const bool recorded = is_recorded(stream);
+  const bool captured = is_captured(stream);
   auto found = find();
-  if (found == handles_.end() && handles_.size() < kHandles && !recorded) {
+  if (found == handles_.end() && handles_.size() < kHandles && !captured) {
     add_handle();
     found = handles_.begin();
   }
@@ -171,7 +171,7 @@ cudnnHandle_t Library::handle_of(Stream stream) {
   Handle& first = handles_.front();
   // Also if the handle seems to have this stream: a new stream may have the address of a destroyed
   // one.
-  if (!recorded || first.stream != stream.native())
+  if (!captured || first.stream != stream.native())
     check(cudnnSetStream(first.handle, stream.native()), "cudnnSetStream");
   first.stream = stream.native();
   return first.handle;
@@ -248,7 +248,7 @@ bool Library::try_run(Context& ctx, const ConvWork& work, Memory memory) {
     run(ctx, work, memory);
     return true;
   } catch (const DeviceError& error) {
-    if (is_recorded(ctx.stream())) throw;
+    if (is_captured(ctx.stream())) throw;
     Way& way = find(work);
     way.plan.reset();
     way.refusals = error.what();
@@ -277,7 +277,7 @@ void Library::execute(Context& ctx, cudnnHandle_t handle, const ConvWork& work, 
     try {
       workspace = take_workspace(scratch, *way.plan);
     } catch (const DeviceError&) {
-      if (is_recorded(ctx.stream())) throw;  // A capture allows no new memory and no new plans.
+      if (is_captured(ctx.stream())) throw;  // A capture allows no new memory and no new plans.
       const Target target{.handle = handles_.front().handle};
       Limits limits = limits_of(work, conv_plan_options());
       limits.workspace = way.plan->workspace() - 1;

@@ -35,7 +35,7 @@ struct HashOfWork {
 /// cuDNN on one device in one thread: handles, and the plans found so far.
 class Library {
  public:
-  /// Returns the library of the calling thread. It outlives the thread, as recorded work and
+  /// Returns the library of the calling thread. It outlives the thread, as captured work and
   /// running kernels need the code of its plans; a later thread reuses it.
   static Library& of(Device device);
   [[nodiscard]] static std::vector<Library*> of_thread();  ///< Libraries that the thread has used.
@@ -51,7 +51,7 @@ class Library {
   void run(Context& ctx, const ConvWork& work,
            std::span<const std::pair<std::int64_t, void*>> memory);
   /// As run(), for work that has an alternative. Returns false where it fails, for instance for
-  /// lack of memory, while the stream is not recorded. The plan is then dropped, and can() is false
+  /// lack of memory, while the stream is not captured. The plan is then dropped, and can() is false
   /// from then on. Errors of the device itself recur in the alternative.
   [[nodiscard]] bool try_run(Context& ctx, const ConvWork& work,
                              std::span<const std::pair<std::int64_t, void*>> memory);
