@@ -20,6 +20,7 @@ import torch
 
 import dkfac.torch as dkfac
 from clients_models import MODELS
+from dkfac.torch._tied import TiedLayer
 
 STEPS = 3
 BEGIN, END = "<!-- clients -->", "<!-- end of clients -->"
@@ -55,15 +56,20 @@ def run(name, **options):
     summary = kfac.summary()
     share = float(re.search(r"curvature of ([\d.e-]+) %", summary)[1])
     total = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    by_gradient = sum(p.numel() for one in kfac.curved() if getattr(one, "by_gradient", False)
-                      for p in one.parameters())
+    by_gradient = part_of(total, (one for one in kfac.curved() if getattr(one, "by_gradient", False)))
+    tied = part_of(total, (one for one in kfac.curved() if isinstance(one, TiedLayer)))
     report = kfac.last_report
     works = report.updated and all(abs(x) < 1e30 for x in losses) and losses[-1] < losses[0]
     kfac.detach()
-    return {"client": name, "parameters": total, "share": share, "by_gradient": round(100 * by_gradient / total, 1),
+    return {"client": name, "parameters": total, "share": share, "tied": tied, "by_gradient": by_gradient,
             "first": f"{losses[0]:.4g}", "last": f"{losses[-1]:.4g}", "works": "yes" if works else "no",
             "forms": forms_of(summary), "without": without_of(summary),
             "warned": " | ".join(str(w.message) for w in found if "[dkfac]" in str(w.message))}
+
+
+def part_of(total, layers):
+    """The parameters of layers in %."""
+    return round(100 * sum(p.numel() for one in layers for p in one.parameters()) / total, 1)
 
 
 def forms_of(summary):
@@ -108,13 +114,13 @@ def versions():
 
 def table(record):
     lines = [", ".join(f"{name} {version}" for name, version in record["versions"].items()) + ":", "",
-             "| client | parameters | with curvature | of them by the gradient | forms | loss | works |",
-             "|---|---:|---:|---:|---|---|---|"]
+             "| client | parameters | with curvature | tied | by the gradient | forms | loss | works |",
+             "|---|---:|---:|---:|---:|---|---|---|"]
     for row in record["clients"]:
         loss = f"{row['first']} to {row['last']}" if "first" in row else "-"
         forms = row.get("forms", "").replace("factors: ", "")
         lines.append(f"| {row['client']} | {row.get('parameters', 0):,} | {row.get('share', 0)} % "
-                     f"| {row.get('by_gradient', 0)} % | {forms} | {loss} | {row['works']} |")
+                     f"| {row.get('tied', 0)} % | {row.get('by_gradient', 0)} % | {forms} | {loss} | {row['works']} |")
     return "\n".join(lines)
 
 
