@@ -9,6 +9,8 @@ import torch
 from torch import nn
 
 import dkfac.torch as dkfac
+from dkfac.torch import _checks
+from support import told
 from test_ranks import run_ranks
 
 
@@ -91,6 +93,34 @@ def call_from(module, function):
     space = {"__name__": module}
     exec("def call(function):\n    return function()", space)
     return space["call"](function)
+
+
+@pytest.mark.skipif(not hasattr(torch.optim.Optimizer, "register_load_state_dict_post_hook"),
+                    reason="this version of torch does not tell what loads a state")
+@pytest.mark.parametrize("loaded", [(), ("optimizer",), ("optimizer", "kfac"), ("kfac", "optimizer")])
+def test_an_optimizer_that_resumes_without_its_curvature_is_told(loaded):
+    model, other = net(), net()
+    saved = dict(zip(("optimizer", "kfac"), fresh("AdamW", model)))
+    train(model, saved["optimizer"])
+    resumed = dict(zip(saved, fresh("AdamW", other)))
+    for name in loaded:
+        resumed[name].load_state_dict(saved[name].state_dict())
+    with told() as texts:
+        for _ in range(2):
+            train(other, resumed["optimizer"])
+    assert len(texts) == (loaded == ("optimizer",)) and all("its curvature begins anew" in text for text in texts)
+
+
+def test_ranks_that_come_after_attach_are_an_error(monkeypatch):
+    model, other = net(), net()
+    optimizer, _ = fresh("SGD", model)
+    own = torch.optim.SGD(other.parameters(), lr=0.1)
+    dkfac.attach(other, own, comm=dkfac.Comm.single())
+    train(model, optimizer)
+    monkeypatch.setattr(_checks, "ranks_of_torch", lambda: 2)
+    with pytest.raises(dkfac.Error, match="has 2 ranks, and had none at attach.*Attach after init_process_group"):
+        train(model, optimizer)
+    train(other, own)  # Control.
 
 
 SAVERS = {"accelerate.checkpointing": "accelerate writes", "torch.distributed.checkpoint.state_dict_saver":

@@ -13,7 +13,8 @@ PAGE = "docs/pytorch.md"
 pytestmark = pytest.mark.skipif(not (tree() / PAGE).is_file(), reason="no pages beside the tests")
 MARKS = {  # What stands in one snippet alone, by the name of its test.
     "two lines": "as dkfac\nkfac = dkfac.attach(model, optimizer)", "Trainer": "transformers.Trainer(",
-    "Lightning": "lightning.LightningModule", "accelerate": "accelerate.Accelerator(",
+    "Lightning": "lightning.LightningModule", "Lightning, by a callback": "lightning.Callback",
+    "accelerate": "accelerate.Accelerator(",
     "fisher_backward": 'fisher="monte_carlo")', "compile": "torch.compile(", "fully_shard": "fully_shard(",
     "KFACPreconditioner": "dkfac.KFACPreconditioner(", "quadratic": 'step_length="quadratic"', "Join": "join.Join("}
 

@@ -8,6 +8,7 @@ from torch import nn
 
 import dkfac.torch as dkfac
 from support import told
+import test_pages
 
 pytestmark = pytest.mark.defaults
 OPTIONS = {"statistics_interval": 2, "inverse_interval": 4}  # Those of a budget depend on the clock.
@@ -19,10 +20,12 @@ def same(one, other):
 
 
 def words(count=32, length=8):
-    """Sentences that count on, modulo 11, so that the next word is known."""
+    """Sentences that count on, modulo 11, so that the next word is known. The first has no label, which Trainer would
+    count: it divides by the number of labels."""
     starts = torch.arange(count) % 11
     ids = (starts[:, None] + torch.arange(length)) % 11
-    return [{"input_ids": row, "labels": row} for row in ids]
+    labels = torch.cat([torch.full((count, 1), -100), ids[:, 1:]], 1)
+    return [{"input_ids": row, "labels": label} for row, label in zip(ids, labels)]
 
 
 def decoder(kind="GPT2"):
@@ -43,12 +46,14 @@ def saver(kfac):
 
     class Saver(transformers.TrainerCallback):
         def on_save(self, args, state, control, **kwargs):
-            torch.save(kfac.full_state_dict(rank0_only=True), f"{args.output_dir}/checkpoint-{state.global_step}/dkfac.pt")
+            found = kfac.full_state_dict(rank0_only=True)
+            if state.is_world_process_zero:
+                torch.save(found, f"{args.output_dir}/checkpoint-{state.global_step}/dkfac.pt")
     return Saver()
 
 
-def run_trainer(model, folder, steps, resume=None, curvature=True, rate=0.01, **arguments):
-    """Two passes of 8 sentences a step, at a constant rate. Returns losses of the steps, and the preconditioner."""
+def run_trainer(model, folder, steps, resume=None, curvature=True, rate=0.01, collate=None, **arguments):
+    """Two passes of 8 sentences of each rank a step, at a constant rate. Returns losses of the steps, and the preconditioner."""
     transformers = pytest.importorskip("transformers")
     arguments = transformers.TrainingArguments(
         str(folder), max_steps=steps, per_device_train_batch_size=8, gradient_accumulation_steps=2, logging_steps=1,
@@ -56,7 +61,8 @@ def run_trainer(model, folder, steps, resume=None, curvature=True, rate=0.01, **
         **arguments)
     trained = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=rate)
-    trainer = transformers.Trainer(model, arguments, train_dataset=words(), optimizers=(optimizer, None))
+    trainer = transformers.Trainer(model, arguments, train_dataset=words(), optimizers=(optimizer, None),
+                                   data_collator=collate)
     kfac = dkfac.attach(model, optimizer, accumulation_steps=2, **OPTIONS)
     trainer.add_callback(saver(kfac))
     if resume is not None and curvature:
@@ -72,8 +78,10 @@ def test_trainer_with_accumulation_resumes(tmp_path):
         run_trainer(decoder(), tmp_path / "part", 3)
         resumed, fresh = decoder(), decoder()
         more, its = run_trainer(resumed, tmp_path / "more", 7, part)
-        run_trainer(fresh, tmp_path / "fresh", 7, part, curvature=False)
     assert texts == [] and not kfac.reasons() and losses[-1] < losses[0] - 0.5
+    with told() as texts:
+        run_trainer(fresh, tmp_path / "fresh", 7, part, curvature=False)
+    assert len(texts) == 1 and "its curvature begins anew" in texts[0]
     assert kfac.steps == its.steps == 7 and its.last_report.updated
     assert same(model, resumed) and losses[3:] == more[-4:]
     assert not same(model, fresh)  # Control.
@@ -158,11 +166,54 @@ def test_lightning_with_accumulation_resumes(tmp_path):
         return module
     with told() as texts:
         whole, half = run(4), run(2)
-        resumed, fresh = (run(4, tmp_path / "2.ckpt", curvature) for curvature in (True, False))
+        resumed = run(4, tmp_path / "2.ckpt")
     assert texts == [] and whole.kfac.steps == resumed.kfac.steps == 8 and half.kfac.steps == 4
     assert same(whole.net, resumed.net) and whole.losses[8:] == resumed.losses
     assert sum(whole.losses[-4:]) < 0.5 * sum(whole.losses[:4])
+    with told() as texts:
+        fresh = run(4, tmp_path / "2.ckpt", curvature=False)
+    assert len(texts) == 1 and "its curvature begins anew" in texts[0]
     assert not same(whole.net, fresh.net)  # Control.
+
+
+def plain_module(lightning, net):
+    """Knows nothing of curvature."""
+    class Plain(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.net = net
+
+        def training_step(self, batch, index):
+            return nn.functional.cross_entropy(self.net(batch[0]), batch[1])
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.05, momentum=0.9)
+    return Plain()
+
+
+@test_pages.pytestmark
+def test_lightning_by_a_callback_resumes(tmp_path):
+    """With a module that has no method for it."""
+    lightning = pytest.importorskip("lightning")
+    Curvature = test_pages.run("Lightning, by a callback", lightning=lightning)["Curvature"]
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(*images()), batch_size=8)
+
+    def run(epochs, resume=None, curvature=True):
+        module, callback = plain_module(lightning, classifier()), Curvature(**OPTIONS)
+        trainer = lightning.Trainer(max_epochs=epochs, default_root_dir=tmp_path, **QUIET, enable_checkpointing=False,
+                                    callbacks=[callback])
+        if not curvature:
+            callback.load_state_dict = lambda state: None
+        trainer.fit(module, loader, ckpt_path=resume)
+        trainer.save_checkpoint(tmp_path / f"{epochs}.ckpt")
+        return module.net, callback.kfac
+    with told() as texts:
+        (whole, kfac), _ = run(4), run(2)
+        resumed, its = run(4, tmp_path / "2.ckpt")
+    assert texts == [] and kfac.steps == its.steps == 16 and not kfac.reasons() and same(whole, resumed)
+    with told() as texts:
+        fresh, its = run(4, tmp_path / "2.ckpt", curvature=False)
+    assert len(texts) == 1 and its.steps == 8 and not same(whole, fresh)  # Control.
 
 
 def test_timm_with_ema_and_channels_last(tmp_path):

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from .._library import Error
-from . import _checks
+from . import _checks, _messages
 from ._model import ModelPreconditioner
 from ._options import Options, describe
 from ._settable import refuse_misnamed
@@ -30,7 +30,23 @@ class Attached(ModelPreconditioner):
         super().__init__(model, owned=functools.partial(_checks.owned_by, optimizer), **options)
         self.optimizer = optimizer
         self._wrap_step()
+        self._watch_loading()
         self._complete = True
+
+    def _watch_loading(self) -> None:
+        """Notes where the optimizer is given the state of earlier steps; torch 1.13 does not tell."""
+        self._resumed, reference = False, weakref.ref(self)
+
+        def loaded(optimizer: torch.optim.Optimizer) -> None:
+            kfac = reference()
+            if kfac is not None and kfac.steps == 0 and optimizer.state:
+                kfac._resumed = True
+        register = getattr(self.optimizer, "register_load_state_dict_post_hook", None)
+        self._loading = register(loaded) if register is not None else None
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._resumed = False
 
     def _wrap_step(self) -> None:
         """Replaces optimizer.step by a bound method: schedulers wrap its __func__ and look for marks on it."""
@@ -67,6 +83,10 @@ class Attached(ModelPreconditioner):
 
     def _precondition(self) -> bool:
         """False where the ranks rejected the step."""
+        if self._resumed:
+            self._resumed = False
+            if self.comm.rank == 0:
+                self._recorder.consistency.tell("resumed", _messages.RESUMED)
         rates = _checks.rates_of(self.optimizer, self.options.kl_clip > 0)
         return not self.precondition(rates).rejected
 
@@ -75,6 +95,8 @@ class Attached(ModelPreconditioner):
 
     def detach(self) -> None:
         super().detach()
+        if self._loading is not None:
+            self._loading.remove()
         optimizer = self.optimizer
         if getattr(optimizer, "_dkfac", None) is self:
             vars(optimizer)["_dkfac"] = None

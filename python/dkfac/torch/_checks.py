@@ -13,6 +13,7 @@ from torch import nn
 from .._comm import Comm
 from .._library import Error, InvalidArgument, integer
 from . import _compiled, _sharded
+from ._distributed import ranks_of_torch
 from ._find import CLASSES
 from ._layers import Layer
 from ._setup import Setup
@@ -116,6 +117,11 @@ def refuse_place(setup: Setup, layers: Sequence[Layer]) -> None:
     if os.getpid() != setup.process:
         raise Error("[dkfac] this process was forked after attach(), and the threads of the library are those of the "
                     "other one; attach in the process that trains")
+    if setup.alone and (ranks := ranks_of_torch()) > 1:
+        raise Error(f"[dkfac] torch.distributed has {ranks} ranks, and had none at attach(), so that curvature would "
+                    "be that of one rank. Attach after init_process_group(), or what calls it (TrainingArguments, "
+                    "Accelerator(), fit() of Lightning); or pass comm=dkfac.Comm.single() where each rank trains a "
+                    "model of its own")
     now = layers[0].weight.device if layers else setup.device
     if now != setup.device:
         raise Error(f"[dkfac] the model was moved from {setup.device} to {now} after attach(); detach() and attach "

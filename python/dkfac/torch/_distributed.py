@@ -339,8 +339,10 @@ def _some_elements(layer: Layer, count: int = 16) -> torch.Tensor:
     return found
 
 
+def ranks_of_torch() -> int:
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
 def default_comm() -> _comm.Comm:
     """torch.distributed where it is initialized with several ranks, else one rank."""
-    if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
-        return Comm.torch()
-    return Comm.single()
+    return Comm.torch() if ranks_of_torch() > 1 else Comm.single()

@@ -18,6 +18,11 @@ LEFT = ("the gradients of the last step were still there when the backward pass 
         "backward passes of each step")
 
 
+RESUMED = ("the optimizer has the state of earlier steps, by load_state_dict(), and its curvature begins anew: to go "
+           "on with that of the run which saved it, save kfac.full_state_dict() too, and pass it to "
+           "kfac.load_state_dict() before the first step")
+
+
 def twice(use: Use) -> str:
     """A second gradient of the output of one use of a layer."""
     name = use.layer.name

@@ -14,7 +14,7 @@ from .._comm import Comm
 from .._library import Error, InvalidArgument, NumericError, integer
 from .._preconditioner import Preconditioner, StepReport, curvature_options
 from . import _checks, _compiled, _copies, _full, _messages, _savers, _sharded, _state
-from ._distributed import default_comm
+from ._distributed import default_comm, ranks_of_torch
 from ._find import find_layers
 from ._fisher import Sampled
 from ._gradients import Rates, any_nonzero
@@ -58,12 +58,13 @@ class ModelPreconditioner(Joins, Sampled, Settable):
         patterns = _checks.patterns(skip_layers, model)
         _sharded.reshard(model)
         device = _checks.device_of(model)
+        alone = comm is None and ranks_of_torch() == 1
         comm = comm if comm is not None else default_comm()
         _sharded.refuse_comm(model, comm.rank, comm.size)
         if device.type == "cuda":
             comm = comm.on_device(device_struct(device))
         setup = Setup(model, comm, device, accumulation_steps, loss_reduction, grad_scaler, batch_dim, scaling, fisher,
-                      _sharded.data_place(model, comm.rank, comm.size))
+                      alone, _sharded.data_place(model, comm.rank, comm.size))
         for wire in ("operand", "statistics_wire"):
             if wire in options:
                 options[wire] = _checks.number_of(options[wire], wire)

@@ -37,6 +37,7 @@ class Setup:
     batch_dim: BatchDim
     scaling: Scaling | None  # (layer, positions) -> (a, g): A is divided by a, output gradients by g, not by 1/samples.
     fisher: str = "empirical"  # Or "monte_carlo": records are those of fisher_backward().
+    alone: bool = False  # No communicator was passed, and torch.distributed had one rank.
     data: tuple[int, int] = (0, 1)  # Which part of the samples of all ranks this one has, and how many there are.
     process: int = field(default_factory=os.getpid)
 
