@@ -105,6 +105,8 @@ class Processes(Folder):
         self.assertEqual(self.metrics(a), self.metrics(b))
         self.assertEqual(self.outcome(a), self.outcome(b))
 
+
+class Launched(Processes):
     def test_equals_mpirun_and_ranks_in_one_process_bit_for_bit(self):
         self.assertEqual(self.dkfac(*self.args("threads", "--ranks", 2)).returncode, 0)
         self.run_processes(torchrun, 2, *self.args("torchrun"))

@@ -5,7 +5,7 @@
 
 #include "dkfac/core/error.h"
 
-#include "app/record/crc32c.h"
+#include "core/shared/crc32c.h"
 
 namespace dkfac::app {
 

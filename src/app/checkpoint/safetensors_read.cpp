@@ -8,7 +8,7 @@
 #include "dkfac/core/error.h"
 
 #include "app/checkpoint/safetensors.h"
-#include "app/record/crc32c.h"
+#include "core/shared/crc32c.h"
 #include "core/shared/printable.h"
 
 namespace dkfac::app::safetensors {

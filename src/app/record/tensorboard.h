@@ -8,9 +8,9 @@
 #include <string_view>
 #include <vector>
 
-#include "app/record/crc32c.h"
 #include "app/shared/result.h"
 #include "app/shared/trainer.h"
+#include "core/shared/crc32c.h"
 
 /// Writer of TensorBoard event files: TFRecords of protocol buffers, encoded by hand.
 namespace dkfac::app {

@@ -25,7 +25,7 @@ struct Member {
 };
 
 struct Handshake {
-  static constexpr std::uint64_t kMagic = 0x32434b41464b4444ULL;
+  static constexpr std::uint64_t kMagic = 0x33434b41464b4444ULL;  ///< Changes with what follows.
   enum class Purpose : std::uint32_t { join, data, control };
   std::uint64_t magic = kMagic;
   std::uint64_t job = 0;    ///< Chosen by rank 0, so that jobs cannot mix; 0 when joining.

@@ -211,10 +211,11 @@ void receive_all(const Socket& socket, void* data, std::size_t bytes, const Dead
 }
 
 IoResult send_some(const Socket& socket, const void* head, std::size_t head_bytes, const void* data,
-                   std::size_t data_bytes) {
+                   std::size_t data_bytes, const void* tail, std::size_t tail_bytes) {
   // sendmsg only reads; its structures are shared with recvmsg.
-  std::array<iovec, 2> parts{iovec{const_cast<void*>(head), head_bytes},   // NOLINT
-                             iovec{const_cast<void*>(data), data_bytes}};  // NOLINT
+  std::array<iovec, 3> parts{iovec{const_cast<void*>(head), head_bytes},   // NOLINT
+                             iovec{const_cast<void*>(data), data_bytes},   // NOLINT
+                             iovec{const_cast<void*>(tail), tail_bytes}};  // NOLINT
   msghdr message{};
   message.msg_iov = parts.data();
   message.msg_iovlen = parts.size();

@@ -73,9 +73,10 @@ struct IoResult {
   std::size_t bytes = 0;
   bool lost = false;
 };
-/// Sends as much as one system call can, `head` before `data`; either may be empty.
+/// Sends as much as one system call can, `head` before `data` before `tail`; each may be empty.
 [[nodiscard]] IoResult send_some(const Socket& socket, const void* head, std::size_t head_bytes,
-                                 const void* data, std::size_t data_bytes);
+                                 const void* data, std::size_t data_bytes,
+                                 const void* tail = nullptr, std::size_t tail_bytes = 0);
 [[nodiscard]] IoResult receive_some(const Socket& socket, void* data, std::size_t bytes);
 
 }  // namespace dkfac::comm

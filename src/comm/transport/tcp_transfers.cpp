@@ -5,6 +5,7 @@
 #include "dkfac/core/error.h"
 
 #include "comm/transport/tcp_group.h"
+#include "core/shared/crc32c.h"
 
 namespace dkfac::comm {
 namespace {
@@ -16,6 +17,10 @@ std::int64_t allowed_bytes(const Transfer& transfer) {
   return transfer.allowed >= transfer.pieces() ? transfer.bytes : transfer.allowed * transfer.piece;
 }
 
+std::uint32_t sum_of(const void* bytes, std::int64_t count, std::uint32_t before) {
+  return crc32c({static_cast<const std::byte*>(bytes), static_cast<std::size_t>(count)}, before);
+}
+
 }  // namespace
 
 bool TcpTransfers::advance() {
@@ -25,7 +30,8 @@ bool TcpTransfers::advance() {
   for (std::size_t i = 0; i < transfers_.size(); ++i) {
     const Transfer& transfer = transfers_[i];
     const bool may_move = transfer.allowed > 0 && (progress_[i].head_bytes < sizeof(Head) ||
-                                                   progress_[i].bytes < allowed_bytes(transfer));
+                                                   progress_[i].bytes < allowed_bytes(transfer) ||
+                                                   progress_[i].bytes == transfer.bytes);
     if (transfer.complete() || !may_move) continue;
     const bool sends = transfer.direction == Transfer::Direction::send;
     entries_[i] = {group_.data(transfer.peer).fd(), static_cast<short>(sends ? POLLOUT : POLLIN),
@@ -47,14 +53,26 @@ void TcpTransfers::push(Transfer& transfer, Progress& progress) {
   progress.head = {call_, transfer.bytes};
   const auto* head = reinterpret_cast<const std::byte*>(&progress.head);
   const std::int64_t most = std::min(allowed_bytes(transfer) - progress.bytes, kMostAtOnce);
-  const std::size_t head_left = sizeof(Head) - progress.head_bytes;
+  const std::int64_t end = progress.bytes + most;
+  if (progress.head_bytes == 0) progress.sum = sum_of(head, sizeof(Head), 0);
+  if (progress.summed < end) {
+    progress.sum = sum_of(transfer.memory + progress.summed, end - progress.summed, progress.sum);
+    progress.summed = end;
+  }
+  const std::size_t head_left = sizeof(Head) - progress.head_bytes,
+                    tail_left =
+                        end == transfer.bytes ? sizeof progress.sum - progress.tail_bytes : 0;
+  const auto* tail = reinterpret_cast<const std::byte*>(&progress.sum);
   const IoResult moved =
       send_some(group_.data(transfer.peer), head + progress.head_bytes, head_left,
-                transfer.memory + progress.bytes, static_cast<std::size_t>(most));
+                transfer.memory + progress.bytes, static_cast<std::size_t>(most),
+                tail + progress.tail_bytes, tail_left);
   if (moved.lost) group_.throw_lost(transfer.peer);
-  const std::size_t of_head = std::min(moved.bytes, head_left);
+  const std::size_t of_head = std::min(moved.bytes, head_left),
+                    of_data = std::min(moved.bytes - of_head, static_cast<std::size_t>(most));
   progress.head_bytes += of_head;
-  progress.bytes += static_cast<std::int64_t>(moved.bytes - of_head);
+  progress.bytes += static_cast<std::int64_t>(of_data);
+  progress.tail_bytes += moved.bytes - of_head - of_data;
 }
 
 void TcpTransfers::pull(Transfer& transfer, Progress& progress) {
@@ -66,7 +84,13 @@ void TcpTransfers::pull(Transfer& transfer, Progress& progress) {
     progress.head_bytes += moved.bytes;
     if (progress.head_bytes < sizeof(Head)) return;
     check(transfer, progress.head);
+    progress.sum = sum_of(head, sizeof(Head), 0);
   }
+  pull_data(transfer, progress);
+  if (progress.bytes == transfer.bytes) pull_tail(transfer, progress);
+}
+
+void TcpTransfers::pull_data(Transfer& transfer, Progress& progress) {
   const std::int64_t end = std::min(allowed_bytes(transfer), progress.bytes + kMostAtOnce);
   while (progress.bytes < end) {
     const std::int64_t piece = progress.bytes / transfer.piece,
@@ -75,13 +99,26 @@ void TcpTransfers::pull(Transfer& transfer, Progress& progress) {
     const std::int64_t room = transfer.kind == Transfer::Memory::whole
                                   ? end - progress.bytes
                                   : transfer.bytes_of(piece) - inside;
+    std::byte* memory = transfer.memory_of(piece) + inside;
     const IoResult moved =
-        receive_some(group_.data(transfer.peer), transfer.memory_of(piece) + inside,
-                     static_cast<std::size_t>(room));
+        receive_some(group_.data(transfer.peer), memory, static_cast<std::size_t>(room));
     if (moved.lost) group_.throw_lost(transfer.peer);
     if (moved.bytes == 0) return;
+    progress.sum = sum_of(memory, static_cast<std::int64_t>(moved.bytes), progress.sum);
     progress.bytes += static_cast<std::int64_t>(moved.bytes);
   }
+}
+
+void TcpTransfers::pull_tail(const Transfer& transfer, Progress& progress) {
+  auto* tail = reinterpret_cast<std::byte*>(&progress.tail);
+  const IoResult moved = receive_some(group_.data(transfer.peer), tail + progress.tail_bytes,
+                                      sizeof progress.tail - progress.tail_bytes);
+  if (moved.lost) group_.throw_lost(transfer.peer);
+  progress.tail_bytes += moved.bytes;
+  if (progress.tail_bytes == sizeof progress.tail && progress.tail != progress.sum)
+    throw CommError(detail::concat("[tcp] what rank ", group_.job_rank(transfer.peer),
+                                   " sent has changed on its way (CRC-32C) and is not used; check "
+                                   "the network and the memory of both machines"));
 }
 
 void TcpTransfers::check(const Transfer& transfer, const Head& head) {
@@ -89,18 +126,21 @@ void TcpTransfers::check(const Transfer& transfer, const Head& head) {
   if (head.bytes != transfer.bytes)
     throw CommError(detail::concat("[tcp] rank ", rank, " sent a message of ", head.bytes,
                                    " bytes where ", transfer.bytes,
-                                   " were expected: the ranks' collectives differ; Check::full "
-                                   "names them"));
+                                   " were expected: the ranks' collectives differ, or bytes were "
+                                   "lost on the way; Check::full names the collectives"));
   if (head.call != call_)
     throw CommError(detail::concat("[tcp] rank ", rank,
                                    " is at another collective, with other arguments or another "
-                                   "name; Check::full names it"));
+                                   "name, or bytes were lost on the way; Check::full names the "
+                                   "collective"));
 }
 
 void TcpTransfers::count_pieces(Transfer& transfer, const Progress& progress) {
   if (progress.head_bytes < sizeof(Head)) return;
-  transfer.done =
-      progress.bytes == transfer.bytes ? transfer.pieces() : progress.bytes / transfer.piece;
+  // The last piece is complete with the checksum.
+  transfer.done = progress.complete(transfer)
+                      ? transfer.pieces()
+                      : std::min(progress.bytes / transfer.piece, transfer.pieces() - 1);
 }
 
 }  // namespace dkfac::comm

@@ -11,8 +11,9 @@ namespace dkfac::comm {
 
 class TcpGroup;
 
-/// Transfers over the TCP connections of a group. A transfer is sent as one message with a header;
-/// pieces only determine when bytes may be sent and where they are stored.
+/// Transfers over the TCP connections of a group. A transfer is sent as one message: a header, the
+/// data and the checksum of both, since those of TCP and of links miss some errors. Pieces only
+/// determine when bytes may be sent and where they are stored.
 class TcpTransfers final : public Transfers {
  public:
   /// `call`: hash of the call and phase, the same on ranks that agree.
@@ -29,10 +30,19 @@ class TcpTransfers final : public Transfers {
     Head head;
     std::size_t head_bytes = 0;  ///< Transferred bytes of the header.
     std::int64_t bytes = 0;      ///< Transferred bytes of the data.
+    std::size_t tail_bytes = 0;  ///< Transferred bytes of the checksum.
+    std::int64_t summed = 0;     ///< Bytes of the data that are in `sum`.
+    std::uint32_t sum = 0;
+    std::uint32_t tail = 0;  ///< The received checksum.
+    [[nodiscard]] bool complete(const Transfer& transfer) const {
+      return bytes == transfer.bytes && tail_bytes == sizeof tail;
+    }
   };
 
   void push(Transfer& transfer, Progress& progress);
   void pull(Transfer& transfer, Progress& progress);
+  void pull_data(Transfer& transfer, Progress& progress);
+  void pull_tail(const Transfer& transfer, Progress& progress);
   void check(const Transfer& transfer, const Head& head);
   static void count_pieces(Transfer& transfer, const Progress& progress);
 

@@ -9,7 +9,6 @@
 
 #include "dkfac/core/error.h"
 
-#include "app/record/crc32c.h"
 #include "support/temp_folder.h"
 
 namespace dkfac::app {
@@ -38,17 +37,6 @@ std::string refusal(std::vector<std::byte> bytes) {
 
 std::string refusal(const std::string& header, std::size_t data) {
   return refusal(bytes_of(header, data));
-}
-
-TEST(Crc32c, HasThePublishedValues) {
-  EXPECT_EQ(crc32c("123456789"), 0xE3069283u);
-  EXPECT_EQ(crc32c(std::string(32, '\0')), 0x8A9136AAu);
-  // However it is cut.
-  const std::string text = "The sum of a text does not depend on the pieces it comes in.";
-  for (std::size_t cut = 0; cut <= text.size(); ++cut) {
-    const auto all = std::as_bytes(std::span(text));
-    EXPECT_EQ(crc32c(all.subspan(cut), crc32c(all.first(cut))), crc32c(text)) << cut;
-  }
 }
 
 TEST(Safetensors, KeepsEveryBitTypeAndShape) {
