@@ -92,7 +92,7 @@ class Compare(Folder):
             done = self.dkfac(*args, DKFAC_PYTHON=python)
             self.assertEqual((done.returncode, done.stderr), (0, ""))
             last = done.stdout.splitlines()[-1]
-            for part in (f"report: no page was drawn ({reason})", "matplotlib", "then run: "):
+            for part in (f"report: no page was drawn ({reason})", "matplotlib", "run: "):
                 self.assertIn(part, last)
             self.assertTrue(last.endswith(f"{python} -m dkfac.report c"), last)
             self.assertTrue((self.dir / "c" / "comparison.json").exists())

@@ -27,6 +27,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         parser.error(f"--out is for one RUN, and {len(options.runs)} are given; leave it out, and each gets its own")
     if options.out is not None and options.out.suffix not in (".html", ".svg"):
         parser.error(f"--out {options.out}: the name must end in .html, for the page, or in .svg, for the curves")
+    if options.out is not None and not options.out.absolute().parent.is_dir():
+        parser.error(f"--out {options.out}: there is no folder {options.out.parent}; make it first")
     return options
 
 

@@ -32,15 +32,17 @@ def cleaned(value: Any) -> Any:
 def load(file: pathlib.Path) -> Comparison:
     """Raises BadComparison."""
     if not file.exists():
-        raise BadComparison(f"there is no {file}; give a folder of 'dkfac train' or 'dkfac compare'")
+        raise BadComparison(f"there is no {file}; give a folder of 'dkfac train' or 'dkfac compare', or the file of "
+                            "'dkfac plan --scaling --json'")
     try:
         comparison = cleaned(json.loads(file.read_text(encoding="utf-8")))
     except ValueError as error:
         raise BadComparison(f"{file} is no JSON ({error}); write it again with dkfac") from None
     missing = [key for key in KEYS if not isinstance(comparison, dict) or key not in comparison]
     if missing:
-        raise BadComparison(f"{file} has no {', '.join(missing)}; it is of another version: repeat the command "
-                            "that wrote it")
+        advice = ("it is of another version: repeat the command that wrote it" if len(missing) < len(KEYS) - 1 else
+                  "it is no comparison.json: give the folder of 'dkfac train' or 'dkfac compare'")
+        raise BadComparison(f"{file} has no {', '.join(missing)}; {advice}")
     found: Comparison = comparison
     return found
 

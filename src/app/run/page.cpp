@@ -125,8 +125,8 @@ PageResult draw_page(const fs::path& folder) {
   if (python_end.well) return {true, "report: " + (folder / "report.html").string()};
   const std::string reason = last_line(python_end.output);
   return {false,
-          fmt::format("report: no page was drawn ({}); install matplotlib and jinja2 for Python, "
-                      "then run: {}",
+          fmt::format("report: no page was drawn ({}); once Python, or the one that DKFAC_PYTHON "
+                      "names, has matplotlib and jinja2, run: {}",
                       printable(reason.empty() ? "Python ended without a word" : reason, 200),
                       page_command(folder))};
 }
