@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -95,21 +96,41 @@ template <class T>
   return x;
 }
 
-/// Sums as the contract defines them: in rank order (and then in the order of nodes), in T or, for
-/// 16 bits, in f32, rounded once per level.
+/// The sum as the contract defines it: in order up to 8 parts, and beyond along the tree, whose
+/// nodes are kept here level by level.
+template <class W>
+[[nodiscard]] W sum_in_order(const std::vector<W>& parts) {
+  const std::size_t size = parts.size();
+  if (size <= 8) {
+    W sum = parts[0];
+    for (std::size_t r = 1; r < size; ++r) sum += parts[r];
+    return sum;
+  }
+  std::size_t leaves = 1;
+  while (leaves < size) leaves *= 2;
+  std::vector<std::optional<W>> nodes(leaves);
+  for (std::size_t r = 0; r < size; ++r) nodes[r * leaves / size] = parts[r];
+  for (std::size_t d = leaves / 2; d > 0; d /= 2)
+    for (std::size_t v = 0; v < d; ++v)
+      if (nodes[v + d]) nodes[v] = nodes[v] ? *nodes[v] + *nodes[v + d] : *nodes[v + d];
+  return *nodes[0];
+}
+
+/// Sums as the contract defines them, of the ranks (of the ranks of each node, and then of the
+/// nodes), in T or, for 16 bits, in f32, rounded once per level.
 template <class T>
 [[nodiscard]] std::vector<T> sums_of(int size, std::int64_t count) {
   const int node = ranks_per_node == 0 ? size : ranks_per_node;
   std::vector<T> sums(static_cast<std::size_t>(count));
+  std::vector<typename WideOf<T>::Type> parts, nodes;
   for (std::int64_t i = 0; i < count; ++i) {
-    auto total = widen(T{});
+    nodes.clear();
     for (int first = 0; first < size; first += node) {
-      auto sum = widen(convert<T>(value(first, i)));
-      for (int r = first + 1; r < first + node; ++r) sum += widen(convert<T>(value(r, i)));
-      sum = widen(narrow<T>(sum));
-      total = first == 0 ? sum : total + sum;
+      parts.clear();
+      for (int r = first; r < first + node; ++r) parts.push_back(widen(convert<T>(value(r, i))));
+      nodes.push_back(widen(narrow<T>(sum_in_order(parts))));
     }
-    sums[static_cast<std::size_t>(i)] = narrow<T>(total);
+    sums[static_cast<std::size_t>(i)] = narrow<T>(sum_in_order(nodes));
   }
   return sums;
 }

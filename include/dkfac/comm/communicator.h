@@ -74,10 +74,11 @@ struct DKFAC_API Route {
 /// call is complete, inputs must not be written and outputs must not be used. `name` and `counts`
 /// are copied. A view of 0 elements may be default-constructed.
 ///
-/// Sums: host backends sum f64 and f32 in rank order, so results are bitwise identical on every run
-/// and every host backend. NCCL does so with NcclOptions::owner_sums; a hierarchical communicator
-/// sums within nodes first. bf16 and f16 are summed in rank order in f32 and rounded once. i32 sums
-/// wrap around. Every collective accepts every dtype unless stated otherwise.
+/// Sums: host backends sum f64 and f32 in rank order up to 8 ranks, and beyond along one binary
+/// tree (docs/distribution.md, "The sum"), so results are bitwise identical on every run and every
+/// host backend. NCCL does so with NcclOptions::owner_sums; a hierarchical communicator sums within
+/// nodes first. bf16 and f16 are summed in this order in f32 and rounded once. i32 sums wrap
+/// around. Every collective accepts every dtype unless stated otherwise.
 ///
 /// Errors: an invalid argument throws InvalidArgument on the rank that passes it, before the call
 /// is counted; its peers then wait until their time limit. Communication failures throw CommError

@@ -44,7 +44,7 @@ class DKFAC_API ExternalCollectives {
 };
 
 /// Makes a communicator of host memory from the collectives of another framework. It derives the
-/// collectives that these lack: sums of bf16, f16 and i32 are gathered and summed in rank order, a
+/// collectives that these lack: sums of bf16, f16 and i32 are gathered and summed in its order, a
 /// reduce-scatter is an all-reduce, and an all-gather of uneven segments is padded or a sequence of
 /// broadcasts. Sums of f64 and f32 have the order of the framework.
 ///

@@ -9,9 +9,9 @@ namespace dkfac::comm {
 
 /// Options of make_nccl().
 struct DKFAC_API NcclOptions {
-  /// Sums f64, f32 and i32 in rank order, bitwise identically on every run and over every other
-  /// backend: the owner of a segment receives and adds the contributions of all ranks. The order of
-  /// NCCL's own reductions depends on machine and network.
+  /// Sums f64, f32 and i32 in the order of Communicator, bitwise identically on every run and over
+  /// every other backend: the owner of a segment receives and adds the contributions of all ranks.
+  /// The order of NCCL's own reductions depends on machine and network.
   bool owner_sums = false;
   /// Allows several ranks on one GPU. NCCL itself refuses this unless it is configured to allow it.
   bool shared_devices = false;

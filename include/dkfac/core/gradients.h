@@ -44,7 +44,7 @@ struct DKFAC_API CommunicationOptions {
   bool overlap = true;  ///< Overlaps communication with forward and backward.
   /// Size of a bucket: a reduction starts once about this many bytes are pending. > 0.
   std::int64_t bucket_bytes = std::int64_t{4} << 20;
-  /// Wire formats: f32, bf16 or f16. bf16 and f16 are summed in f32 in rank order; otherwise sums
+  /// Wire formats: f32, bf16 or f16. bf16 and f16 are summed in f32 in one order; otherwise sums
   /// are those of the communicator. Unset: the type of the computation. First-order methods
   /// communicate gradients only, Preconditioner statistics only, K-FAC as an optimizer gradients,
   /// statistics and weights.

@@ -51,7 +51,7 @@ void add_cluster(CLI::App& plan, PlanCommand& command) {
   link("--inner", command.inner, "a rank's link within a node: GB/s one way, microseconds");
   link("--outer", command.outer, "its link to other nodes");
   plan.add_option("--collectives", command.collectives,
-                  "nccl; direct, as over MPI and TCP; halving, which is not implemented")
+                  "nccl; direct and halving, as over MPI and TCP up to 8 ranks and beyond")
       ->check(CLI::IsMember({"nccl", "direct", "halving"}));
 }
 

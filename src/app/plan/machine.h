@@ -47,8 +47,8 @@ struct Processor {
 /// How collectives move data (docs/scaling.md, "Collectives").
 enum class Algorithm : unsigned char {
   nccl,    ///< Chains through all ranks to each owner; trees for all_reduce.
-  direct,  ///< Each rank sends to each other: what `mpi` and `tcp` do.
-  halving  ///< Recursive halving and doubling; not in the library.
+  direct,  ///< Each rank sends to each other: what `mpi` and `tcp` do up to 8 ranks.
+  halving  ///< Recursive halving and doubling: `mpi` and `tcp` beyond.
 };
 
 struct Cluster {

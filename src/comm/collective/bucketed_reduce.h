@@ -73,7 +73,7 @@ struct BucketedReduceOptions {
   DType dtype = DType::f32;  ///< Type in which slots are written and read: f32 or f64.
   std::int64_t bucket_bytes = 0;
   std::int64_t trailer = 0;  ///< Elements summed for every rank; they are sent in `dtype`.
-  /// Wire format of slots: rounded once per part and once per sum, which is taken in f32 in rank
+  /// Wire format of slots: rounded once per part and once per sum, which is taken in f32 in one
   /// order. With Recipients::workers the sum is rounded once in the row and once in the column.
   /// Unset: `dtype`.
   std::optional<DType> wire = std::nullopt;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <limits>
 #include <utility>
 
 #include "dkfac/core/error.h"
@@ -11,40 +10,15 @@
 #include "comm/call_info.h"
 #include "comm/routed_messages.h"
 #include "comm/transport/leaked.h"
+#include "comm/transport/phase_transfers.h"
 #include "comm/transport/reduce.h"
+#include "comm/transport/sum_order.h"
 #include "comm/transport/transfers.h"
+#include "comm/transport/tree_phases.h"
 
 namespace dkfac::comm {
 
 namespace {
-
-constexpr std::int64_t kAllPieces = std::numeric_limits<std::int64_t>::max();
-
-std::int64_t byte_count(const HostCall& call, std::int64_t elements) {
-  return elements * static_cast<std::int64_t>(call.element());
-}
-
-std::int64_t piece_of(std::int64_t piece_bytes) {
-  // A network may count in 32-bit integers.
-  return std::min<std::int64_t>(whole_elements(piece_bytes), std::int64_t{1} << 30);
-}
-
-Transfer send_transfer(int peer, const std::byte* memory, std::int64_t bytes, std::int64_t piece) {
-  Transfer transfer;
-  transfer.direction = Transfer::Direction::send;
-  transfer.peer = peer;
-  transfer.memory = const_cast<std::byte*>(memory);  // NOLINT: never written through when sending
-  transfer.bytes = bytes;
-  transfer.piece = piece;
-  transfer.allowed = kAllPieces;
-  return transfer;
-}
-
-Transfer receive_transfer(int peer, std::byte* memory, std::int64_t bytes, std::int64_t piece) {
-  Transfer transfer = send_transfer(peer, memory, bytes, piece);
-  transfer.direction = Transfer::Direction::receive;
-  return transfer;
-}
 
 /// Returns the other ranks, starting with the successor so that not all ranks begin with rank 0.
 std::vector<int> peers_of(const PeerGroup& group) {
@@ -271,6 +245,8 @@ class HeaderPhase final : public PlainPhase {
 std::unique_ptr<CollectivePhase> make_reduce_phase(PeerGroup& group, const HostCall& call,
                                                    std::int64_t piece_bytes, std::byte* out,
                                                    int phase) {
+  if (group.size() > kMostInRankOrder)
+    return make_tree_reduce_phase(group, call, piece_bytes, out, phase);
   return std::make_unique<ReducePhase>(group, call, piece_bytes, out, phase);
 }
 

@@ -18,7 +18,8 @@ class CollectivePhase {
 };
 
 /// Makes the reduce phase: every rank sends its part of each segment to the segment's owner, which
-/// adds the parts in rank order. Bytes sent per rank: count - own segment. The result is at `out`.
+/// adds the parts in rank order; beyond kMostInRankOrder ranks see make_tree_reduce_phase(). Bytes
+/// sent per rank: count - own segment. The result is at `out`.
 /// In an all_reduce each rank receives a message from every rank, also from one without elements
 /// for it. A late rank is thus named in this phase, rather than one that waits for it in the
 /// gather.
@@ -26,8 +27,9 @@ class CollectivePhase {
                                                                  const HostCall& call,
                                                                  std::int64_t piece_bytes,
                                                                  std::byte* out, int phase);
-/// Makes the gather phase: every rank sends its segment to every other. Bytes sent per rank: (size
-/// - 1) x own segment. `in` is this rank's segment; all segments arrive in call.out.
+/// Makes the gather phase: every rank sends its segment to every other; beyond kMostInRankOrder
+/// ranks see make_tree_gather_phase(). Bytes sent per rank: (size - 1) x own segment. `in` is this
+/// rank's segment; all segments arrive in call.out.
 [[nodiscard]] std::unique_ptr<CollectivePhase> make_gather_phase(PeerGroup& group,
                                                                  const HostCall& call,
                                                                  std::int64_t piece_bytes,

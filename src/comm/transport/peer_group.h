@@ -10,6 +10,7 @@
 
 #include "dkfac/comm/communicator.h"
 
+#include "comm/transport/sum_order.h"
 #include "comm/transport/transfers.h"
 
 namespace dkfac::comm {
@@ -55,6 +56,12 @@ class PeerGroup : public std::enable_shared_from_this<PeerGroup> {
   /// What a user has to know of its connections, in one sentence; empty: nothing.
   [[nodiscard]] virtual std::string warning() const { return {}; }
 
+  /// The steps of this rank along the tree.
+  [[nodiscard]] const std::vector<TreeStep>& tree() {
+    if (tree_.empty()) tree_ = tree_steps(size_, rank_);
+    return tree_;
+  }
+
   /// Returns at least `bytes` of memory for the running collective; there is one at a time.
   [[nodiscard]] std::byte* scratch(std::size_t bytes) {
     if (scratch_.size() < bytes) scratch_.resize(bytes);
@@ -66,6 +73,7 @@ class PeerGroup : public std::enable_shared_from_this<PeerGroup> {
   int rank_ = 0, size_ = 1;
   std::shared_ptr<std::int32_t> next_id_ = std::make_shared<std::int32_t>(1);
   std::vector<std::byte> scratch_;
+  std::vector<TreeStep> tree_;
 };
 
 }  // namespace dkfac::comm

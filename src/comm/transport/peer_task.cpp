@@ -78,10 +78,14 @@ std::string PeerTask::time_limit_text() const {
   const char* verb = phase_ == 0   ? " not arrived"
                      : phase_ == 1 ? " not sent or taken its data"
                                    : " not sent its sums, or taken ours";
-  return detail::concat("[", call_.info.op, "] rank ", group_->job_rank(group_->rank()), " waited ",
-                        deadline_.seconds(), " s (timeout_s) at ", call_.info.describe(), "; ",
-                        rank_list(late), (late.size() == 1 ? " has" : " have"), verb,
-                        "; look there, or raise the limit");
+  // Along a tree the partner of a step may itself wait for another rank.
+  const bool by_steps = phase_ > 0 && group_->size() > kMostInRankOrder;
+  return detail::concat(
+      "[", call_.info.op, "] rank ", group_->job_rank(group_->rank()), " waited ",
+      deadline_.seconds(), " s (timeout_s) at ", call_.info.describe(), "; ", rank_list(late),
+      (late.size() == 1 ? " has" : " have"), verb,
+      by_steps ? ", or waits for another (Check::full names the one that is late)" : "",
+      "; look there, or raise the limit");
 }
 
 std::string PeerTask::located(const std::exception& error) const {

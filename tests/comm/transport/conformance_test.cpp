@@ -63,7 +63,7 @@ void expect_all_gather(Communicator& comm, bool in_place) {
 
 }  // namespace
 
-TEST_P(Conformance, AllReduceSumsInRankOrder) {
+TEST_P(Conformance, AllReduceSumsInOrder) {
   for (const Check check : {Check::hash, Check::full}) {
     run(
         [](Communicator& comm) {

@@ -19,7 +19,7 @@
 
 namespace dkfac::comm::testing {
 
-std::vector<int> sizes() { return {1, 2, 3, 4, 7}; }
+std::vector<int> sizes() { return {1, 2, 3, 4, 9}; }
 
 void run(int size, const Options& options, const Body& body) {
   run_ranks(

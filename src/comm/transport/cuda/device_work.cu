@@ -27,10 +27,8 @@ template <class T, class Op>
 void reduce_as(const Stream& stream, std::span<const std::byte* const> inputs, std::int64_t count,
                std::span<std::byte* const> outputs) {
   ReduceInOrder<T, Op> kernel{};
-  kernel.inputs_count = static_cast<int>(inputs.size());
+  set_inputs(kernel, inputs);
   kernel.outputs_count = static_cast<int>(outputs.size());
-  for (std::size_t r = 0; r < inputs.size(); ++r)
-    kernel.inputs[r] = reinterpret_cast<const T*>(inputs[r]);
   for (std::size_t k = 0; k < outputs.size(); ++k)
     kernel.outputs[k] = reinterpret_cast<T*>(outputs[k]);
   dkfac::cuda::for_each(stream, count, kernel);
