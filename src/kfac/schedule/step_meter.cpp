@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <initializer_list>
 #include <span>
 #include <sys/resource.h>
 #include <utility>
@@ -36,13 +37,13 @@ std::span<const MeteredStep> steps_of(const MeteredSteps& kind) {
   return {kind.steps.data(), static_cast<std::size_t>(kind.count)};
 }
 
-/// Median of a quantity of the steps of one kind or two; 0 of none.
+/// Median of a quantity of the steps of up to three kinds; 0 of none.
 template <class Of>
-double median(std::span<const MeteredStep> steps, std::span<const MeteredStep> more, const Of& of) {
-  std::array<double, std::size_t{2} * MeteredSteps::kKept> values{};
+double median(std::initializer_list<std::span<const MeteredStep>> kinds, const Of& of) {
+  std::array<double, std::size_t{3} * MeteredSteps::kKept> values{};
   std::size_t count = 0;
-  for (const auto& part : {steps, more})
-    for (const MeteredStep& step : part) values[count++] = of(step);
+  for (const auto& steps : kinds)
+    for (const MeteredStep& step : steps) values[count++] = of(step);
   if (count == 0) return 0;
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(count / 2);
   std::nth_element(values.begin(), middle, values.begin() + static_cast<std::ptrdiff_t>(count));
@@ -63,7 +64,7 @@ std::span<const MeteredStep> plainest(const StepMeter& meter) {
   std::span<const MeteredStep> found;
   for (const MeteredSteps& kind : meter.kinds)
     if (kind.count >= kEnough &&
-        (found.empty() || median(steps_of(kind), {}, remainder) < median(found, {}, remainder)))
+        (found.empty() || median({steps_of(kind)}, remainder) < median({found}, remainder)))
       found = steps_of(kind);
   return found;
 }
@@ -100,7 +101,9 @@ void end_metered_step(StepMeter& meter, const StepKind& kind, double applied) {
   ++meter.steps;
   const bool rebuilt = kind.inverses > 0;
   if (meter.steps > kStart || (meter.steps > 1 && rebuilt)) {
-    MeteredSteps& to = meter.kinds[(kind.statistics ? 1U : 0U) + (rebuilt ? 2U : 0U)];
+    MeteredSteps& to = meter.steps > kStart
+                           ? meter.kinds[(kind.statistics ? 1U : 0U) + (rebuilt ? 2U : 0U)]
+                           : meter.early;
     meter.step.rebuilt = kind.inverses;
     to.steps[static_cast<std::size_t>(to.next)] = meter.step;
     to.next = (to.next + 1) % MeteredSteps::kKept;
@@ -117,38 +120,43 @@ void drop_metered_step(StepMeter& meter) {
 void restart(StepMeter& meter) {
   meter.forgotten = meter.steps;
   for (MeteredSteps& kind : std::span(meter.kinds).subspan(1)) kind = {};
+  meter.early = {};
 }
 
 bool is_measured(const StepMeter& meter, int statistics_interval, bool inverses) {
   const int with_both = kind_of(meter, true, true).count;
   return (kind_of(meter, false, false).count >= kEnough || statistics_interval == 1) &&
          kind_of(meter, true, false).count + with_both >= kEnough &&
-         (!inverses || kind_of(meter, false, true).count + with_both >= kEnough);
+         (!inverses ||
+          kind_of(meter, false, true).count + with_both + meter.early.count >= kEnough);
 }
 
 StepCosts costs_of(const StepMeter& meter) {
   const auto plain = plainest(meter), both = steps_of(kind_of(meter, true, true));
-  auto statistics = steps_of(kind_of(meter, true, false));
-  if (statistics.size() < kEnough) statistics = both;
-  const auto inverses = steps_of(kind_of(meter, false, true));
-  const double usual = median(plain, {}, remainder);
+  const auto statistics = steps_of(kind_of(meter, true, false));
+  const auto inverses = steps_of(kind_of(meter, false, true)), early = steps_of(meter.early);
+  const double usual = median({plain}, remainder);
   const auto more = [usual](double seconds) { return std::max(0.0, seconds - usual); };
   StepCosts costs;
-  costs.passes = median(plain, {}, [](const MeteredStep& s) { return s.of(StepPart::passes); });
-  costs.apply = median(plain, {}, [](const MeteredStep& s) { return s.of(StepPart::apply); });
-  // Hooks of the caller and the exchange are counted too, as what these steps take longer.
-  costs.statistics =
-      median(statistics, {}, [](const MeteredStep& s) { return s.of(StepPart::statistics); }) +
-      more(median(statistics, {}, remainder));
+  costs.passes = median({plain}, [](const MeteredStep& s) { return s.of(StepPart::passes); });
+  costs.apply = median({plain}, [](const MeteredStep& s) { return s.of(StepPart::apply); });
+  // A device's remainder contains inverses. Hooks of the caller and the exchange are counted too,
+  // as what these steps take longer.
+  const bool mixed = !meter.asynchronous || statistics.size() < both.size();
+  const auto with_both = mixed ? both : std::span<const MeteredStep>();
+  costs.statistics = median({statistics, with_both},
+                            [](const MeteredStep& s) { return s.of(StepPart::statistics); }) +
+                     more(median({statistics, with_both}, remainder));
   if (meter.asynchronous) {
     const bool apart = inverses.size() >= kEnough;
     const double other = apart ? 0 : costs.statistics;
-    costs.inverses = median(apart ? inverses : both, {}, [&](const MeteredStep& s) {
-      return more(remainder(s) - other) / s.rebuilt;
-    });
+    costs.inverses =
+        median({apart ? inverses : both, apart ? std::span<const MeteredStep>() : early},
+               [&](const MeteredStep& s) { return more(remainder(s) - other) / s.rebuilt; });
   } else {
-    costs.inverses = median(
-        inverses, both, [](const MeteredStep& s) { return s.of(StepPart::inverses) / s.rebuilt; });
+    costs.inverses = median({inverses, both, early}, [](const MeteredStep& s) {
+      return s.of(StepPart::inverses) / s.rebuilt;
+    });
   }
   return costs;
 }

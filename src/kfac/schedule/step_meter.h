@@ -54,6 +54,7 @@ struct StepMeter {
   std::int64_t steps = 0;      ///< Metered so far, those of the start included.
   std::int64_t forgotten = 0;  ///< Of them, those before restart().
   std::array<MeteredSteps, 4> kinds;
+  MeteredSteps early;  ///< Steps of the start with inverses, of which these alone count.
 };
 
 /// The clock: processor time of the process, that of all its threads, on the host; else the time
@@ -68,7 +69,7 @@ StepPart enter_part(StepMeter& meter, StepPart part);
 /// caller does for K-FAC outside of the library.
 void count_own(StepMeter& meter, double seconds);
 /// Ends a step of this kind. Of the first 20, which prepare what later ones use again, rebuilds
-/// alone count, as they are rare later; those of the first do not.
+/// alone count, as they are rare later; those of the first do not, nor do statistics beside them.
 /// applied: as count_own(), measured on the device.
 void end_metered_step(StepMeter& meter, const StepKind& kind, double applied = 0);
 /// Forgets what the step has taken so far: it was rejected.

@@ -80,6 +80,20 @@ TEST(StepMeter, CountsEarlyRebuildsButForTheFirst) {
   EXPECT_EQ(costs_of(m.meter).inverses, 16);
 }
 
+TEST(StepMeter, TakesNoStatisticsFromStepsOfTheStart) {
+  for (const bool device : {false, true}) {
+    Meter m(device);
+    for (int i = 0; i < 10; ++i) m.step(20, 1, 30, i % 2 == 1 ? 16 : 0);  // All is new, and slow.
+    for (int i = 0; i < 10; ++i) m.step(8, 1, 0, 0);
+    for (int i = 0; i < 4; ++i) m.step(8, 1, 0, 0), m.step(8, 1, 3, 0);
+    m.step(8, 1, 0, 0);
+    EXPECT_FALSE(is_measured(m.meter, 10, true)) << "those of the start do not count";
+    m.step(8, 1, 3, 16);
+    ASSERT_TRUE(is_measured(m.meter, 10, true));
+    EXPECT_EQ(costs_of(m.meter).statistics, 3) << "nor inverses beside them on a device";
+  }
+}
+
 TEST(StepMeter, CountsToStatisticsWhatHooksAndExchangeTakeLonger) {
   Meter m;
   for (int i = 0; i < 20; ++i) m.step(1, 1, 1, 0);
