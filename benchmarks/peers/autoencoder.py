@@ -1,4 +1,4 @@
-"""Trains the deep autoencoder of docs/autoencoder.md in PyTorch: AdamW, SOAP, Shampoo and dkfac.torch.KFAC.
+"""Trains the deep autoencoder of docs/autoencoder.md in PyTorch: AdamW, SOAP, Shampoo and two forms of dkfac.torch.KFAC.
 
     pytorch.py autoencoder --json FILE               # trials and runs
     pytorch.py autoencoder --report --json FILE      # the table alone
@@ -6,7 +6,8 @@
 Each method has twelve trials: four values of one setting at batches of 200, 500 and 1,000, with seed 101, on 10,000 of
 the 12,000 images of data/fashion-mnist-small, the others being held out. The one that is first at a held-out KL of 30,
 else ends lowest, is run with --seeds on all of them and the test images. The setting is the rate, which falls to 0 over
---seconds of processor time in steps, the length of every run; of K-FAC it is the KL clip, with a constant rate.
+--seconds of processor time in steps, the length of every run; of K-FAC it is the KL clip, with a constant rate, or the
+damping of the quadratic model, which needs no rate.
 
 SOAP and Shampoo are those of pytorch-optimizer on PyPI. FILE gets every run when it ends: one that is in it is not
 repeated. A run is its points (epoch, step, seconds, mean training KL of the epoch, KL of the held images). Seconds
@@ -65,10 +66,18 @@ def kfac(model: nn.Module, kl_clip: float) -> Any:
                       block_width=-1, statistics_fraction=0.125, statistics_interval=1, inverse_interval=10)
 
 
+def kfac_quadratic(model: nn.Module, damping: float) -> Any:
+    """Rate and momentum of each step come from the quadratic model."""
+    import dkfac.torch as dkfac
+    return dkfac.KFAC(model, step_length="quadratic", damping=damping, new_weight=0.2, block_width=-1,
+                      statistics_fraction=0.125, statistics_interval=1, inverse_interval=10)
+
+
 METHODS = {"AdamW": Method(adamw, "rate", (0.0005, 0.001, 0.002, 0.004)),
            "SOAP": Method(soap, "rate", (0.003, 0.006, 0.012, 0.024)),
            "Shampoo": Method(shampoo, "rate", (0.0002, 0.0005, 0.001, 0.002)),
-           "K-FAC": Method(kfac, "KL clip", (0.01, 0.03, 0.1, 0.3))}
+           "K-FAC, KL clip": Method(kfac, "KL clip", (0.01, 0.03, 0.1, 0.3)),
+           "K-FAC, quadratic": Method(kfac_quadratic, "damping", (0.001, 0.003, 0.01, 0.03))}
 
 
 def network() -> nn.Sequential:
