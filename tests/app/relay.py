@@ -100,7 +100,7 @@ class Relay:
     def __init__(self, port, make, seed=1):
         self.make, self.draw = make, random.Random(seed)
         self.connections, self.sockets, self.lock = collections.Counter(), [], threading.Lock()
-        self.pieces = self.bytes = 0
+        self.pieces = 0
         self.port = self.listen(port)
 
     def listen(self, port):
@@ -168,7 +168,6 @@ class Relay:
                     target.sendall(piece)
                     with self.lock:
                         self.pieces += 1
-                        self.bytes += len(piece)
             target.shutdown(socket.SHUT_WR)
         except OSError:  # One side has ended, which the other is told by the end of its connection.
             for end in (source, target):
