@@ -13,7 +13,7 @@ from .. import _structs as c
 from .._comm import Comm
 from .._library import Error, InvalidArgument, NumericError, integer
 from .._preconditioner import Preconditioner, StepReport, curvature_options
-from . import _checks, _compiled, _copies, _full, _messages, _savers, _sharded, _state
+from . import _checks, _compiled, _copies, _fit, _full, _messages, _savers, _sharded, _state
 from ._distributed import default_comm, ranks_of_torch
 from ._find import find_layers
 from ._fisher import Sampled
@@ -297,6 +297,9 @@ class ModelPreconditioner(Joins, Sampled, Settable):
             raise Error("[factors] comes before the first step")
         layer = next((one for one in self.layers if one.name == name), None)
         if layer is None:
+            others = _fit.tied_with(self.model, name)
+            if other := next((one.name for one in self.layers if one.name in others), None):
+                raise InvalidArgument(f"[factors] {name} shares its weight with {other}: ask for that one")
             raise InvalidArgument(f"[factors] there is no layer {name!r}; there are " +
                                   ", ".join(one.name for one in self.layers))
         return self._library.factors(layer.id, read)[0]
@@ -341,11 +344,12 @@ class ModelPreconditioner(Joins, Sampled, Settable):
         kept = {"state": None, "valid": [], "rank": self.comm.rank, **(kept or {})}  # Or that of all ranks, unused yet.
         return {**kept, "version": 1, "ranks": self.comm.size, "steps": self.steps, "passes": recorder.count.passes,
                 "fisher": recorder.setup.fisher, "settings": dict(settings.values),
-                "arguments": dict(settings.arguments)}
+                "arguments": dict(settings.arguments), "tied": _fit.ties_of(self.model)}
 
     def check_state(self, state: Mapping[str, Any]) -> None:
         """Raises what load_state_dict() would."""
         _state.check(state, self.comm, self._recorder.settings.values)
+        _fit.compare(self.model, state)
         if self._recorder.passes.begun or self._recorder.recorded():
             raise Error("[load_state_dict] comes between backward and step; call it after the step, or reset_batch() "
                         "first, and zero_grad()")
@@ -355,7 +359,8 @@ class ModelPreconditioner(Joins, Sampled, Settable):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Of state_dict() of this rank, or of full_state_dict(), also of another number of ranks. Before the first
-        pass, or between two steps; collective after the first pass. A state that was saved before the first pass has no
+        pass, or between two steps; collective after the first pass. Before it names and ties alone are compared: the first
+        pass raises where the state does not fit otherwise, once, and drops it. A state that was saved before the first pass has no
         curvature: training begins anew with it. Damping and intervals are those of the state, except for arguments that
         were passed here and differ from those that the saved run was given; what is to differ otherwise is set after
         this."""

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from .._library import DataError, Error, integer
+from .._library import Error, integer
 from .._preconditioner import Preconditioner
-from . import _capture, _checks, _compiled, _fisher, _messages, _own_time, _scalers, _state
+from . import _capture, _checks, _compiled, _fisher, _fit, _messages, _own_time, _scalers, _state
 from ._batch import Candidate, rows_of
 from ._consistency import UNRECORDED, Consistency
 from ._count import Count, of_accelerate
@@ -95,11 +95,7 @@ class Recorder:
         self.layers.settle()
         registered = self.register()
         if self.pending is not None:
-            try:
-                registered.compare(self.pending)
-            except DataError:
-                self.registered = None  # The next pass finds the same.
-                raise
+            _fit.compare_pending(self, registered)
         self.apply_settings(force=True)
         self.load_pending()
         self.count.expect(of_accelerate())
