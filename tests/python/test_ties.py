@@ -17,7 +17,8 @@ APART = {True: "wte and head are one weight in the state, two here: tie them, or
 class Language(nn.Module):
     def __init__(self, tie, width=WIDTH, extra=False, bias=False):
         super().__init__()
-        self.wte, self.fc, self.head = nn.Embedding(WORDS, width), nn.Linear(width, width), nn.Linear(width, WORDS, bias)
+        self.wte, self.fc = nn.Embedding(WORDS, width), nn.Linear(width, width)
+        self.head = nn.Linear(width, WORDS, bias)
         self.more = nn.Linear(width, width) if extra else None
         if tie:
             self.head.weight = self.wte.weight
@@ -81,14 +82,15 @@ def test_a_weight_that_is_tied_after_loading_is_told_by_the_first_pass():
 
 def test_a_layer_that_the_model_has_not_is_refused_where_it_is_loaded():
     model, optimizer, kfac = attached(True)
-    with pytest.raises(dkfac.DataError, match=r"another model.*it has a layer 'more', and this model nothing of that name"):
+    with pytest.raises(dkfac.DataError, match="another model.*it has a layer 'more', and this model nothing of that"):
         kfac.load_state_dict(state_of(True, extra=True))
     kfac.load_state_dict(state_of(True))
     train(model, optimizer)
 
 
 @pytest.mark.parametrize("form", ["state_dict", "full_state_dict"])
-@pytest.mark.parametrize("options, first", [({"width": 4}, r"'wte.g_inverse': \[1, 4, 4\]"), ({}, "'more.a_inverse': missing")])
+@pytest.mark.parametrize("options, first", [({"width": 4}, r"'wte.g_inverse': \[1, 4, 4\]"),
+                                            ({}, "'more.a_inverse': missing")])
 def test_what_the_first_pass_alone_sees_is_raised_once(options, first, form):
     """Then training has the bits of a run that nothing was loaded into."""
     state, weights = state_of(True, form=form, **options), []
@@ -97,12 +99,38 @@ def test_what_the_first_pass_alone_sees_is_raised_once(options, first, form):
         model, optimizer, kfac = attached(True, WIDTH, not options)
         if loaded:
             kfac.load_state_dict(state)
-            with pytest.raises(dkfac.DataError, match=f"{first}.* in the state.* It is dropped, but for its damping, its "
-                                                      "intervals and its count of steps, and the next pass begins with "
-                                                      "fresh statistics; or load another one"):
+            with pytest.raises(dkfac.DataError, match=f"{first}.* in the state.* It is dropped, but for its damping"):
                 train(model, optimizer)
         with told() as texts:
             train(model, optimizer, 4)
         assert not texts and kfac.steps == 4 + (3 if loaded else 0)
         weights.append(model.wte.weight)
     assert torch.equal(*weights)
+
+
+@pytest.mark.parametrize("tie", [True, False])
+def test_reports_tell_a_tie(tie):
+    model, optimizer, kfac = attached(tie)
+    assert ("wte: K-FAC, tied with head" in kfac.report().splitlines()) == tie
+    train(model, optimizer)
+    title, row = kfac.report().splitlines()[:2]
+    assert row.split()[0] == "wte" and row[title.index("note"):] == ("tied with head" if tie else "")
+    assert kfac.report().count("tied") == int(tie) and ("; 1 tied" in kfac.summary()) == tie
+    if tie:
+        with pytest.raises(dkfac.InvalidArgument, match="head shares its weight with wte: ask for that one"):
+            kfac.factors("head")
+    assert kfac.factors("wte" if tie else "head")
+
+
+@pytest.mark.parametrize("tie", [True, False])
+def test_the_cost_of_a_run_that_resumes_is_that_of_a_fresh_one(tie):
+    """Though its first statistics come without inverses."""
+    model, optimizer, kfac = attached(tie)
+    train(model, optimizer, 2)
+    other, optimizer, again = attached(tie)
+    again.load_state_dict(kfac.state_dict())
+    train(other, optimizer)
+    report = again.last_report
+    assert report.statistics_refreshed and report.flops_skipped > 0
+    found = [re.search("cost: (.*?) of statistics", one.summary()).group(1) for one in (kfac, again)]
+    assert found[0] == found[1]

@@ -359,11 +359,11 @@ class ModelPreconditioner(Joins, Sampled, Settable):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Of state_dict() of this rank, or of full_state_dict(), also of another number of ranks. Before the first
-        pass, or between two steps; collective after the first pass. Before it names and ties alone are compared: the first
-        pass raises where the state does not fit otherwise, once, and drops it. A state that was saved before the first pass has no
-        curvature: training begins anew with it. Damping and intervals are those of the state, except for arguments that
-        were passed here and differ from those that the saved run was given; what is to differ otherwise is set after
-        this."""
+        pass, or between two steps; collective after the first pass. Before it names and ties alone are compared: the
+        first pass raises where the state does not fit otherwise, once, and drops it. A state that was saved before the
+        first pass has no curvature: training begins anew with it. Damping and intervals are those of the state, except
+        for arguments that were passed here and differ from those that the saved run was given; what is to differ
+        otherwise is set after this."""
         self.check_state(state)
         recorder, anew = self._recorder, state["state"] is None
         _state.warn_of_fisher(state, recorder.setup.fisher)

@@ -16,6 +16,7 @@ from ._find import CLASSES
 from ._recorder import Recorder
 from ._rejections import Rejections
 from ._settings import said
+from ._tied import TiedLayer
 from ._vectors import VectorLayer
 
 SMALL = 0.5    # Below this share, more parameters move by plain gradients than by K-FAC, at one rate for both.
@@ -50,7 +51,9 @@ def _forms(found: Coverage, table: str) -> str:
     vectors = [layer for layer in found.layers if isinstance(layer, VectorLayer) and layer.bias is None]
     norms = sum(layer.kind == c.NORM for layer in found.layers) - len(vectors)
     of_passes = sum(layer.by_gradient for layer in vectors)
+    ties = sum(isinstance(layer, TiedLayer) for layer in found.layers)
     return (f"factors: {', '.join(parts) or 'none'}" + (f"; normalisations: {norms}" if norms else "")
+            + (f"; {ties} tied" if ties else "")
             + (f"; diagonals: {len(vectors)}" if vectors else "")
             + (f", of which {of_passes} by the gradient" if of_passes else ""))
 
@@ -96,7 +99,7 @@ class Telling:
         if not report.statistics_refreshed and recorder.layers.curved():  # Without the latter no step has statistics.
             return
         registered.told = True
-        self._flops = report.flops
+        self._flops = report.flops + report.flops_skipped  # Inverses need not be due in this step, e.g. after loading.
         if speaks:
             _logger.info("[dkfac] %s", self.summary(recorder))
             text = _small(coverage_of(recorder.layers, recorder.setup.comm.size == 1))

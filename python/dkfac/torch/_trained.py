@@ -11,8 +11,9 @@ import torch
 from torch import nn
 
 from .._library import Error, InvalidArgument
-from . import _capture, _checks, _sharded
+from . import _capture, _checks, _fit, _sharded
 from ._layers import Layer, LinearLayer
+from ._tied import TiedLayer
 from ._vectors import VectorLayer, apart, refuse
 
 Owned = Callable[[], dict[int, nn.Parameter]]
@@ -246,9 +247,24 @@ class ModelLayers:
             return found[1] + shape.ljust(len(found[0]) - len(found[1])) if found[1].rstrip() in names else found[0]
         return re.sub(r"(?m)^(\S+ +)\w+ norm (\d+) \w+ shift only", renamed, table)
 
+    def _tie(self, layer: Layer, before: str = "") -> str:
+        names = _fit.tied_with(self._model, layer.name) if isinstance(layer, TiedLayer) and layer.curved else []
+        return f"{before}tied with {', '.join(names)}" if names else ""
+
+    def _with_ties(self, table: str) -> str:
+        """The table with notes of tied layers."""
+        notes, column = {layer.name: self._tie(layer) for layer in self.all}, table.partition("note")[0]
+        rows, end, rest = table.partition("\n\n")
+        lines = []
+        for line in rows.split("\n"):
+            note = notes.get(line.partition("  ")[0], "")
+            between = ", " if len(line) > len(column) else " " * (len(column) - len(line))
+            lines.append(line + between + note if note else line)
+        return "\n".join(lines) + end + rest
+
     def lines(self, table: str | None) -> str:
         """A line for each layer, or the table of the library, with the reasons that it does not know."""
-        text = self._of_vectors(table) if table else "\n".join(
-            f"{layer.name}: {layer.reason or 'K-FAC'}" for layer in self.all)
+        text = self._with_ties(self._of_vectors(table)) if table else "\n".join(
+            f"{layer.name}: {layer.reason or 'K-FAC'}{self._tie(layer, ', ')}" for layer in self.all)
         left = {layer.name: layer.left for layer in self.all if layer.left is not None}
         return "\n".join([text, *(f"{name}: {reason}" for name, reason in {**left, **self.without_layer()}.items())])
