@@ -143,7 +143,7 @@ def test_what_a_state_of_all_ranks_refuses():
     train(model, optimizer, data(2))
     good = kfac.full_state_dict()
     assert good["rank"] is None and good["state"].keys() == kfac.state_dict()["state"].keys()
-    kfac.load_state_dict(dict(good, ranks=4, state={**good["state"], "another rank's.a_average": torch.zeros(1)}))
+    kfac.load_state_dict(dict(good, ranks=4, state={**good["state"], "4.of_other_rank": torch.zeros(1)}))
     for change in (lambda s: s.pop("4.a_average"), lambda s: s.update({"4.a_average": torch.zeros(1)}),
                    lambda s: s.update({"another.a_refreshed_at": 1})):
         bad = copy.deepcopy(good)
