@@ -134,16 +134,41 @@ class Plan(Folder):
         self.assertIn("estimates", done.stdout)
         self.assertLessEqual(plan["advice"]["forecast"]["to_sgd"], 1.5)
 
+    def test_of_what_no_device_holds(self):
+        done = self.dkfac("plan", "resnet50", "--ranks", 64, "--batch", 100000, "--recommend", 0.05)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("no K-FAC that adds at most 0.05 of the step of SGD fits into the 80 GB of one h100", done.stdout)
+        self.assertRegex(done.stdout, r"\ntoo much: (\d+) of \1 rows .* 80 GB of one h100; use a smaller --batch\n")
+        few = self.dkfac("plan", "resnet50", "--recommend", 1e-6).stdout
+        self.assertIn("no K-FAC adds at most 1e-06", few)
+        self.assertNotIn("too much", few)
+
     def test_of_a_file_on_many_ranks(self):
         done = self.dkfac("plan", self.config, "--ranks", 2, "--tflops", 0.05, "--scaling", "--json", "-")
         self.assertEqual(done.returncode, 0, done.stderr)
         plan = json.loads(done.stdout)
         self.assertGreater(plan["steps"], 0)
         self.assertEqual([at["ranks"] for at in plan["scaling"]], [2**k for k in range(13)])
+        own = self.dkfac("plan", self.config, "--set", "optimizer.type=kfac", "--set",
+                         "optimizer.statistics_interval=5", "--set", "optimizer.inverse_interval=5", "--device", "H100")
+        self.assertIn("\nkfac 5/5 (configuration) ", own.stdout, own.stderr)
+        self.assertIn(" of h100,", own.stdout)
+
+    def test_without_the_images(self):
+        photos = self.write("photos.toml", '[data]\nname = "image-folder"\n[model]\nname = "resnet50"\n'
+                            '[train]\nglobal_batch = 64\n')
+        done = self.dkfac("plan", photos, "--tflops", 50)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("as many as ImageNet has", done.stderr)
+        self.assertNotIn("[load_data]", done.stderr)
+        for command in ("plan", "info"):
+            self.assertRegex(self.dkfac(command, "--help").stdout, r"(?s)one\s+rank.*all\s+ranks|all\s+ranks.*one\s+rank")
 
     def test_what_is_refused(self):
         for arguments, parts in ((["nonet"], ["nonet", "resnet50"]),
                                  (["resnet20", "--device", "abacus"], ["abacus", "h100"]),
+                                 (["resnet20", "--device", "v100", "--precision", "bf16"], ["v100", "bf16", "f16"]),
+                                 (["resnet20", "--json", "no/x.json"], ["no/x.json", "no folder"]),
                                  (["resnet20", "--set", "lr.lr=1"], ["--set"]),
                                  ([self.config, "--batch", 7], ["--batch"])):
             with self.subTest(arguments=arguments):

@@ -139,7 +139,7 @@ void add_info(CLI::App& app, InfoCommand& command) {
   info->add_option(
           "--tflops", command.tflops,
           "for a TOML file: TFLOP/s that forward and backward of all ranks together sustain, to "
-          "predict the time of a run")
+          "predict the time of a run; 'dkfac plan' takes that of one rank")
       ->check(above(0, 1e12));
   info->add_flag("--json", command.json, "for 'config': as JSON");
   info->add_flag("--toml", command.toml,

@@ -124,13 +124,12 @@ void print_config(const Terminal& terminal, const InfoCommand& command) {
   }
   out << to_toml(whole) << '\n';
   DataCache cache;
-  std::string missing;
+  bool missing = false;
   PhaseData sets;
   for (const Phase& phase : phases_of(whole))
     sets.push_back(data_or_stand_in(phase.config, cache, missing));
   print_warnings(cache.take_remarks(), terminal);
-  if (!missing.empty())
-    out << missing << "\nthe following assumes as many images as ImageNet has\n";
+  if (missing) out << kAssumedImages;
   std::vector<PhasePlan> plan = plan_phases(whole, sets, command.ranks);
   const Config& config = plan.front().phase.config;
   const auto& data = sets.front();

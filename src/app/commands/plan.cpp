@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <filesystem>
 #include <numeric>
+#include <optional>
 
 #include <fmt/core.h>
 #include <fmt/ranges.h>
@@ -30,6 +32,7 @@ constexpr int kMostScaled = 4096;
 /// What is planned: of a configuration the phase with the largest images.
 struct Workload {
   planning::Network network;
+  std::optional<planning::Strategy> own = {};  ///< K-FAC of a configuration, as it sets it.
   kfac::CurvatureOptions curvature = {};
   int micro_batches = 1;
   double steps = 0;
@@ -66,20 +69,23 @@ Workload file_workload(const PlanCommand& command, const Terminal& terminal) {
   const Config whole = load_config(command.topic, command.set);
   print_remarks(whole, 0, terminal);
   DataCache cache;
-  std::string missing;
+  bool missing = false;
   PhaseData sets;
   for (const Phase& phase : phases_of(whole))
     sets.push_back(data_or_stand_in(phase.config, cache, missing));
-  if (!missing.empty())
-    terminal.err << missing << "\nthe plan assumes as many images as ImageNet has\n";
+  if (missing) terminal.err << kAssumedImages;
   const std::vector<PhasePlan> plan = plan_phases(whole, sets, command.ranks);
   const auto largest = std::ranges::max_element(
       plan, {}, [](const PhasePlan& phase) { return image_of(phase).numel(); });
   const Config& config = largest->phase.config;
-  return {.network = network_of(*largest, command.ranks),
-          .curvature = optimizer_options(config).kfac.curvature,
-          .micro_batches = static_cast<int>(config.train.micro_batches),
-          .steps = static_cast<double>(total_steps(plan))};
+  Workload work{.network = network_of(*largest, command.ranks),
+                .own = strategy_of(config),
+                .curvature = optimizer_options(config).kfac.curvature,
+                .micro_batches = static_cast<int>(config.train.micro_batches),
+                .steps = static_cast<double>(total_steps(plan))};
+  // Its optimizer's name is that of a row already, but its intervals are its own.
+  if (work.own->type != optim::OptimizerType::kfac) work.own.reset();
+  return work;
 }
 
 bool is_file(const std::string& topic) {
@@ -101,20 +107,46 @@ void check_options(const PlanCommand& command) {
               "has its own, which --set changes");
 }
 
+void check_precision(const planning::Network& network, const Cluster& cluster, bool file) {
+  DKFAC_CHECK(network.compute != DType::bf16 || cluster.processor.bf16, "[plan] ",
+              cluster.processor.name, " has no bf16 products; use ",
+              file ? "--set run.precision=f16" : "--precision f16", " or a later --device");
+}
+
+void check_json(const std::string& json) {
+  const std::filesystem::path folder = std::filesystem::path(json).parent_path();
+  DKFAC_CHECK(folder.empty() || std::filesystem::is_directory(folder),
+              "[plan] cannot write --json ", json, ": there is no folder ", folder.string(),
+              "; create it first");
+}
+
+/// The K-FAC of a configuration as a row of its own.
+planning::Strategy named(planning::Strategy own, double refreshed) {
+  const kfac::RefreshOptions& refresh = own.curvature.refresh;
+  own.name = refresh.staleness == kfac::Staleness::adaptive
+                 ? "kfac adaptive"
+                 : fmt::format("kfac {}/{}", refresh.statistics_interval, refresh.inverse_interval);
+  own.name += " (configuration)";
+  own.refreshed = refreshed;
+  return own;
+}
+
 void print_plan(const Terminal& terminal, const PlanCommand& command) {
   check_options(command);
+  check_json(command.json);
   const Cluster cluster = cluster_of(command);
   const Workload work =
       is_file(command.topic) ? file_workload(command, terminal) : model_workload(command);
+  check_precision(work.network, cluster, is_file(command.topic));
   const planning::Intervals intervals{command.intervals[0], command.intervals[1]};
   const double refreshed = command.refreshed > 0 ? command.refreshed : planning::kRefreshedPart;
   const auto at = [&](int ranks) {
     Cluster other = cluster;
     other.ranks = ranks;
-    return planning::forecasts(
-        work.network, other,
-        planning::strategies(work.curvature, intervals, ranks, cluster.per_node, refreshed),
-        work.micro_batches);
+    std::vector<planning::Strategy> rows =
+        planning::strategies(work.curvature, intervals, ranks, cluster.per_node, refreshed);
+    if (work.own) rows.push_back(named(*work.own, refreshed));
+    return planning::forecasts(work.network, other, rows, work.micro_batches);
   };
   planning::Result result{.network = work.network,
                           .cluster = cluster,

@@ -43,7 +43,8 @@ void add_cluster(CLI::App& plan, PlanCommand& command) {
       ->check(whole(1, kMostRanks));
   plan.add_option("--device", command.device, devices)->capture_default_str();
   plan.add_option("--tflops", command.tflops,
-                  "TFLOP/s that forward and backward of one rank sustain, where they are known")
+                  "TFLOP/s that forward and backward of one rank sustain, where they are known; "
+                  "'dkfac info' takes that of all ranks together")
       ->check(above(0, 1e6));
   const auto link = [&](const char* name, std::vector<double>& value, const char* help) {
     plan.add_option(name, value, help)->expected(2)->type_name("GB/S US")->check(above(0, 1e9));

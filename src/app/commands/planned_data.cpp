@@ -5,12 +5,12 @@
 namespace dkfac::app {
 
 std::shared_ptr<const data::DataSplits> data_or_stand_in(const Config& config, DataCache& cache,
-                                                         std::string& missing) {
+                                                         bool& missing) {
   try {
     return cache.get(config);
-  } catch (const MissingInput& error) {
+  } catch (const MissingInput&) {
     if (config.data.name != "image-folder") throw;
-    missing = error.what();
+    missing = true;
   }
   Config stand_in = config;
   stand_in.data.name = "synthetic-photos";

@@ -22,6 +22,10 @@ struct Forecast {
   std::string binds = {};                ///< The resource that most of the time waits for.
   std::string adds = {};                 ///< That of what it adds to a step of SGD.
 };
+/// Whether it fits into the memory of the processor, where that is known.
+[[nodiscard]] inline bool fits(const Forecast& f, const Processor& processor) {
+  return processor.memory <= 0 || f.memory <= processor.memory;
+}
 
 /// One strategy; to_sgd and adds are not set.
 [[nodiscard]] Forecast forecast(const Network& network, const Cluster& cluster,

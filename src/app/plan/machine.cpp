@@ -1,5 +1,8 @@
 #include "app/plan/machine.h"
 
+#include <algorithm>
+#include <cctype>
+
 #include <fmt/ranges.h>
 
 #include "dkfac/core/error.h"
@@ -16,9 +19,10 @@ struct DataSheet {
   const char* name;
   double peak16, peak32, peak_tf32, tb_per_s, gb, inner, outer;
   int per_node;
+  bool bf16 = true;
 };
 constexpr DataSheet kSheets[] = {
-    {"v100", 125, 15.7, 15.7, 0.9, 16, 150, 6.25, 4},  // Two 100 Gbit/s cards for four GPUs.
+    {"v100", 125, 15.7, 15.7, 0.9, 16, 150, 6.25, 4, false},  // Two 100 Gbit/s cards for four GPUs.
     {"a100", 312, 19.5, 156, 2.039, 80, 300, 25, 8},
     {"h100", 989.4, 66.9, 494.7, 3.35, 80, 450, 50, 8},
     {"h200", 989.4, 66.9, 494.7, 4.8, 141, 450, 50, 8},
@@ -38,14 +42,16 @@ Processor processor_of(const DataSheet& sheet) {
   p.inner = {kGiga * sheet.inner, kWithin.latency};
   p.outer = {kGiga * sheet.outer, kBetween.latency};
   p.per_node = sheet.per_node;
+  p.bf16 = sheet.bf16;
   return p;
 }
 
 }  // namespace
 
 Processor processor_of(std::string_view name) {
+  const auto same = [](unsigned char a, unsigned char b) { return std::tolower(a) == b; };
   for (const DataSheet& sheet : kSheets)
-    if (name == sheet.name) return processor_of(sheet);
+    if (std::ranges::equal(name, std::string_view(sheet.name), same)) return processor_of(sheet);
   throw InvalidArgument(fmt::format("[plan] '{}' is no device that is known; use one of {}", name,
                                     fmt::join(processor_names(), ", ")));
 }

@@ -29,6 +29,7 @@ struct Processor {
   /// channels: forward, gradient of the input, gradient of the weights.
   std::array<double, 4> forward{0.40, 0.45, 0.55, 0.60}, data{0.40, 0.50, 0.55, 0.65},
       weights{0.40, 0.40, 0.40, 0.47};
+  bool bf16 = true;      ///< Whether it multiplies bf16.
   double passes = 0;     ///< FLOP/s of forward and backward, where known; 0: by the rates above.
   bool overlaps = true;  ///< Whether collectives advance while it computes.
   Link inner = {},
@@ -40,7 +41,8 @@ struct Processor {
   }
 };
 
-/// "v100", "a100", "h100", "h200", ...; throws InvalidArgument that lists them.
+/// "v100", "a100", "h100", "h200", ... in letters of either case; throws InvalidArgument that lists
+/// them.
 [[nodiscard]] Processor processor_of(std::string_view name);
 [[nodiscard]] std::vector<std::string> processor_names();
 

@@ -45,15 +45,15 @@ std::string seconds_table(const Result& result) {
   return lines_of(rows);
 }
 
-std::string memory_text(double bytes, double of) {
-  return three_digits(kPerGiga * bytes) + (of > 0 && bytes > of ? " too much" : "");
+std::string memory_text(const Forecast& f, const Processor& processor) {
+  return three_digits(kPerGiga * f.memory) + (fits(f, processor) ? "" : " too much");
 }
 
 std::string resources_table(const Result& result) {
   std::vector<Row> rows{{"", "GB of a rank", "MB within node", "MB between", "ms of links",
                          "work max/mean", "binds", "adds most"}};
   for (const Forecast& f : result.forecasts)
-    rows.push_back({f.name, memory_text(f.memory, result.cluster.processor.memory),
+    rows.push_back({f.name, memory_text(f, result.cluster.processor),
                     three_digits(kPerMega * f.sent.inner), three_digits(kPerMega * f.sent.outer),
                     ms(f.links), fmt::format("{:.2f}", f.balance), f.binds,
                     f.adds.empty() ? "-" : f.adds});
@@ -100,6 +100,23 @@ std::string head(const Result& r) {
       1e6 * c.outer.latency, name_of(c.algorithm));
 }
 
+std::string capacity(const Processor& p) {
+  return fmt::format("the {:.4g} GB of one {}", kPerGiga * p.memory, p.name);
+}
+
+/// What a rank cannot hold, and what would make it smaller.
+std::string memory_note(const Result& r) {
+  const Processor& p = r.cluster.processor;
+  const auto too_large =
+      std::ranges::count_if(r.forecasts, [&](const Forecast& f) { return !fits(f, p); });
+  if (too_large == 0) return {};
+  return fmt::format(
+      "too much: {} of {} rows do not fit into {}; {}\n", too_large, r.forecasts.size(),
+      capacity(p),
+      r.steps > 0 ? "use more ranks, a larger train.micro_batches or a smaller train.global_batch"
+                  : "use a smaller --batch");
+}
+
 std::string advice_text(const Result& r) {
   if (!r.budget) return {};
   if (!r.advice)
@@ -108,6 +125,12 @@ std::string advice_text(const Result& r) {
         "every 10,000 steps; the column 'adds most' names what it waits for\n",
         *r.budget);
   const Advice& a = *r.advice;
+  if (!a.fits)
+    return fmt::format(
+        "no K-FAC that adds at most {:.3g} of the step of SGD fits into {}: {} would take {:.3f} "
+        "of SGD, and {} GB\n",
+        *r.budget, capacity(r.cluster.processor), a.strategy.name, a.forecast.to_sgd,
+        three_digits(kPerGiga * a.forecast.memory));
   return fmt::format(
       "at most {:.3g} more than SGD: {}, statistics every {} and inverses every {} steps: "
       "{} ms, {:.3f} of SGD\n",
@@ -147,6 +170,7 @@ ordered_json json_of(const Link& link) {
 
 std::string text_of(const Result& r) {
   return head(r) + seconds_table(r) + resources_table(r) + scaling_table(r) + advice_text(r) +
+         memory_note(r) +
          "phases: what is not hidden behind others. These are estimates: rates and their shares "
          "are assumed\n(docs/scaling.md), and reading of data, evaluation and the host's own work "
          "are not in them\n";
@@ -172,7 +196,7 @@ std::string json_of(const Result& r) {
   for (const Result::At& at : r.scaling)
     scaling.push_back({{"ranks", at.ranks}, {"strategies", json_of(at.forecasts)}});
   json["scaling"] = std::move(scaling);
-  if (r.advice)
+  if (r.advice && r.advice->fits)
     json["advice"] = {{"budget", *r.budget},
                       {"statistics_interval", r.advice->intervals.statistics},
                       {"inverse_interval", r.advice->intervals.inverses},

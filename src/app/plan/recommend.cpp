@@ -14,6 +14,7 @@ constexpr int kStatisticsPerInverse = 5;
 std::optional<Advice> recommend(const Network& network, const Cluster& cluster,
                                 const kfac::CurvatureOptions& base, double budget,
                                 int micro_batches) {
+  std::optional<Advice> too_large;
   for (const int inverses : kIntervals) {
     const Intervals intervals{std::max(1, inverses / kStatisticsPerInverse), inverses};
     const std::vector<Strategy> all = strategies(base, intervals, cluster.ranks, cluster.per_node);
@@ -26,15 +27,17 @@ std::optional<Advice> recommend(const Network& network, const Cluster& cluster,
           refresh.staleness == kfac::Staleness::adaptive ||
           all[i].curvature.statistics.new_weight != base.statistics.new_weight)
         continue;
-      if (costs[i].to_sgd > 1 + budget ||
-          (cluster.processor.memory > 0 && costs[i].memory > cluster.processor.memory))
-        continue;
-      if (!best || costs[i].seconds < best->forecast.seconds)
-        best = Advice{.strategy = all[i], .intervals = intervals, .forecast = costs[i]};
+      if (costs[i].to_sgd > 1 + budget) continue;
+      const Advice one{.strategy = all[i],
+                       .intervals = intervals,
+                       .forecast = costs[i],
+                       .fits = fits(costs[i], cluster.processor)};
+      if (!one.fits && !too_large) too_large = one;
+      if (one.fits && (!best || one.forecast.seconds < best->forecast.seconds)) best = one;
     }
     if (best) return best;
   }
-  return std::nullopt;
+  return too_large;
 }
 
 }  // namespace dkfac::app::planning

@@ -127,7 +127,20 @@ TEST(Recommend, StaysWithinItsBudgetAndTakesTheFreshestInverses) {
   EXPECT_LE(tight->forecast.to_sgd, 1.2);
   EXPECT_LE(loose->forecast.to_sgd, 3);
   EXPECT_LT(loose->intervals.inverses, tight->intervals.inverses);
+  EXPECT_TRUE(tight->fits && loose->fits);
   EXPECT_FALSE(recommend(network, machines(8), {}, 1e-6));
+}
+
+TEST(Recommend, TellsWhatIsTooLargeFromWhatIsTooSlow) {
+  const Network network = resnet(32, 8);
+  const auto ample = recommend(network, machines(8), {}, 0.2);
+  Cluster small = machines(8);
+  small.processor.memory = 1e6;
+  const auto advice = recommend(network, small, {}, 0.2);
+  ASSERT_TRUE(ample && advice);
+  EXPECT_FALSE(advice->fits);
+  EXPECT_EQ(advice->intervals.inverses, ample->intervals.inverses);
+  EXPECT_FALSE(recommend(network, small, {}, 1e-6));
 }
 
 }  // namespace
