@@ -168,8 +168,8 @@ class Command(unittest.TestCase):
                   "assert float(a.loss_of(torch.logit(x) + 1e-3, x)) - entropy > 1e-5\n"
                   "pixels = torch.tensor([[0.0, 1.0, 0.5]], dtype=torch.float64)\n"
                   "assert abs(a.entropy_of(pixels) - 0.6931471805599453) < 1e-15\n"
-                  "points = a.train(a.METHODS['K-FAC'], 1000, 0.03, 0, 1.0, True)\n"
-                  "first = a.train(a.METHODS['K-FAC'], 1000, 0.03, 0, 0.001, True)\n"
+                  "points = a.train(a.METHODS['K-FAC, KL clip'], 1000, 0.03, 0, 1.0, True)\n"
+                  "first = a.train(a.METHODS['K-FAC, KL clip'], 1000, 0.03, 0, 0.001, True)\n"
                   "assert points[-1][4] < 0.9 * first[-1][4], (points, first)\n")
 
 
