@@ -281,7 +281,10 @@ def test_the_state_of_another_model_is_refused_before_the_first_pass_ends():
     train_step(model, optimizer, x, y)
     state = kfac.state_dict()
     other, its_optimizer, its_kfac = attached(nn.Sequential(nn.Linear(4, 3)))
-    its_kfac.load_state_dict(state)  # The layers are not known yet.
+    with pytest.raises(dkfac.DataError, match="another model.* a layer '2'"):
+        its_kfac.load_state_dict(state)
+    other, its_optimizer, its_kfac = attached(nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 3)))
+    its_kfac.load_state_dict(state)  # The widths are not known yet.
     with pytest.raises(dkfac.DataError, match="another model"):
         train_step(other, its_optimizer, x, y)
     for wrong, found in ((None, "it is a NoneType"), ({}, "it is empty"), (model.state_dict(), "keys are '0.weight', "),
