@@ -119,6 +119,21 @@ def tiny_convnext():
     return model, (torch.randn(BATCH, 3, 32, 32), labels()), crossed
 
 
+def detection(name, **values):
+    """Images are a list, of two sizes; its head is applied to each level of a pyramid of features."""
+    def make():
+        import torchvision
+        torch.manual_seed(0)
+        model = getattr(torchvision.models.detection, name)(weights=None, weights_backbone=None, num_classes=5,
+                                                            **values)
+        boxes = torch.tensor([[5.0, 5, 40, 40], [10, 12, 50, 60]])
+        targets = [{"boxes": boxes, "labels": torch.tensor([1, 2]),
+                    "masks": torch.ones(2, 64, 64 + 8 * (i % 2), dtype=torch.uint8)} for i in range(BATCH)]
+        batch = [torch.rand(3, 64, 64 + 8 * (i % 2)) for i in range(BATCH)], targets
+        return model.train(), batch, lambda model, batch: sum(model(*batch).values())
+    return make
+
+
 def video():
     import torchvision
     model = torchvision.models.video.VideoResNet(
@@ -270,6 +285,11 @@ MODELS = {
     "torchvision Swin": ("torchvision", tiny_swin),
     "torchvision ConvNeXt": ("torchvision", tiny_convnext),
     "torchvision video ResNet": ("torchvision", video),
+    "torchvision Faster R-CNN": ("torchvision", detection("fasterrcnn_mobilenet_v3_large_fpn", min_size=64, max_size=96)),
+    "torchvision Mask R-CNN": ("torchvision", detection("maskrcnn_resnet50_fpn", min_size=64, max_size=96)),
+    "torchvision RetinaNet": ("torchvision", detection("retinanet_resnet50_fpn", min_size=64, max_size=96)),
+    "torchvision FCOS": ("torchvision", detection("fcos_resnet50_fpn", min_size=64, max_size=96)),
+    "torchvision SSDlite": ("torchvision", detection("ssdlite320_mobilenet_v3_large")),
     "timm ViT": ("timm", timm_model("vit_tiny_patch16_224", img_size=32, depth=2, embed_dim=48)),
     "timm Mixer": ("timm", timm_model("mixer_s32_224", img_size=64, size=64)),
     "timm ConvNeXt v2": ("timm", timm_model("convnextv2_atto", dims=(8, 16, 24, 32), depths=(1, 1, 1, 1))),

@@ -121,4 +121,50 @@ def test_tensors_are_found_in_tuples_and_dicts():
     x, packed = torch.ones(6, 4), nn.utils.rnn.pack_sequence([torch.ones(3, 2)])
     assert candidates(({"t": torch.tensor(1.0), "x": (x, EDGE_INDEX)}, 3, None), 0) == [
         Candidate(6), Candidate(2, pair=True)]
-    assert candidates(([x], packed, "x"), 0) == [] and candidates((x,), 1) == plain(4) and candidates((x,), 2) == []
+    assert candidates((packed, "x"), 0) == [] and candidates((x,), 1) == plain(4) and candidates((x,), 2) == []
+
+
+def test_lists_count_where_there_is_no_tensor():
+    x = torch.ones(6, 4)
+    assert candidates(([x, x], torch.ones(3)), 0) == plain(3)
+    assert candidates(({"images": [x, x, x]}, "x"), 0) == plain(6, 6, 6, 3)
+    assert candidates(([{"x": x}, {"x": x}],), 1) == plain(4, 4, 2)
+
+
+class Apart(Net):
+    """Its argument is a list, or an object."""
+
+    def forward(self, batch):
+        return self.compute(torch.stack(batch) if isinstance(batch, list) else batch.x)
+
+
+class Data:
+    x = X
+
+
+def trained(batch, **options):
+    model = Apart()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    kfac = dkfac.attach(model, optimizer, **options)
+    with told() as texts:
+        for _ in range(2):
+            optimizer.zero_grad()
+            model(batch).square().mean().backward()
+            optimizer.step()
+    assert kfac.last_report.updated
+    return torch.cat([p.detach().reshape(-1) for p in model.parameters()]), texts
+
+
+def test_samples_of_lists_and_objects():
+    expected, none = trained(Data(), batch_dim=lambda batch: N)
+    found, of_list = trained(list(X))
+    counted, of_object = trained(Data())
+    assert torch.equal(found, expected) and torch.equal(counted, expected)
+    assert not none and not of_list and len(of_object) == 1 and f"counted as {N}, by what the model" in of_object[0]
+    other, _ = trained(Data(), batch_dim=lambda batch: 2 * N, damping=0.1)
+    assert not torch.equal(other, trained(Data(), damping=0.1)[0])
+
+
+def test_another_dimension_is_not_guessed():
+    with pytest.raises(dkfac.InvalidArgument, match="dimension batch_dim = 1; pass batch_dim=a callable"):
+        trained(Data(), batch_dim=1)

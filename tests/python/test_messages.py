@@ -132,7 +132,8 @@ class LightningModule(nn.Module):
     """Known by its name, as that of Lightning."""
 
 
-def test_a_lightning_module_is_told_to_attach_to_its_net():
+@pytest.mark.parametrize("where", ["own", "net"])
+def test_a_lightning_module_on_one_rank_is_attached_as_it_is(where):
     class Module(LightningModule):
         def __init__(self):
             super().__init__()
@@ -142,22 +143,25 @@ def test_a_lightning_module_is_told_to_attach_to_its_net():
             return self.backbone(x).square().mean()
     module = Module()
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
-    kfac = dkfac.attach(module, optimizer)
-    module.training_step(torch.ones(6, 4)).backward()
-    refused(optimizer.step, "attach to self.backbone in place of self", "forward()")
-    kfac.detach()
-    optimizer.zero_grad()
-    kfac = dkfac.attach(module.backbone, optimizer)
+    kfac = dkfac.attach(module if where == "own" else module.backbone, optimizer)
     module.training_step(torch.ones(6, 4)).backward()
     optimizer.step()
     assert kfac.last_report.updated
 
 
-def test_a_module_of_which_a_part_is_called():
-    model, optimizer, kfac = attached(nn.Sequential(net(), nn.Linear(3, 2)))
-    model[0](torch.ones(6, 4)).sum().backward()
-    refused(optimizer.step, "no forward pass of the attached module", "attach to the one that is called, e.g. model.0",
-            never=("Lightning",))
+def test_parts_without_samples_are_told_what_to_do():
+    """With batch_dim=f, whose arguments are those of the whole model."""
+    class Module(LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.backbone = net()
+    for model, part, advice in ((Module(), "backbone", "attach to self.backbone in place of self"),
+                                (nn.Sequential(net(), nn.Linear(3, 2)), "0", "the one that is called, e.g. model.0")):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        kfac = dkfac.attach(model, optimizer, batch_dim=len)
+        getattr(model, part)(torch.ones(6, 4)).sum().backward()
+        refused(optimizer.step, "no forward pass of the attached module", advice)
+        kfac.detach()
 
 
 DISTRIBUTED = """

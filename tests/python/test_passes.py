@@ -191,25 +191,6 @@ def test_keyword_arguments():
     assert all(torch.equal(a, b) for a, b in zip(*results))
 
 
-def test_a_model_without_a_tensor_among_its_arguments_is_refused():
-    x, y = batch()
-
-    class Model(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.inner = net()
-
-        def forward(self, samples):
-            return self.inner(samples[0])
-    model, optimizer, kfac = attached(Model())
-    with pytest.raises(dkfac.InvalidArgument, match="batch_dim=a callable"):
-        model([x])  # Tuples and dicts have parts, a list may be the batch.
-    model, optimizer, kfac = attached(Model(), batch_dim=lambda samples: len(samples[0]))
-    loss_of(model, [x], y).backward()
-    optimizer.step()
-    assert kfac.last_report.updated
-
-
 def test_a_graph_that_outlives_detach_records_nothing():
     model, optimizer, kfac = attached()
     x, y = batch()

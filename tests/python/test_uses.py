@@ -45,17 +45,6 @@ def test_rows_are_layers_of_their_own():
     assert uses_of(layer.weight.t(), layer=layer) == ["a view of its weight is used"]
 
 
-def test_images_of_several_sizes_are_not_taken_together():
-    """They have no record in common; control: in passes of their own."""
-    module = nn.Conv2d(2, 3, 2)
-    layer = ConvLayer("conv", module, module.weight, module.bias)
-    def use(one, size):
-        return take(one, "conv2d", layer, torch.ones(4, 2, size, 5), layer.weight, True, False)
-    one = Pass(1, 4, 1.0)
-    assert isinstance(use(one, 5), Use) and isinstance(use(one, 5), Use) and "several sizes" in use(one, 4)
-    assert isinstance(use(Pass(2, 4, 1.0), 4), Use)
-
-
 class Uses(nn.Module):
     """Applies a layer to each of some inputs."""
 
@@ -112,12 +101,13 @@ def test_uses_of_one_sample_are_exact(case):
 
 @pytest.mark.parametrize("options", [{}, {"norm_fisher": "full"}, {"inverse_method": "ekfac", "inverse_interval": 2},
                                      {"statistics_fraction": 0.5}], ids=str)
-@pytest.mark.parametrize("kind", ["linear", "conv", "embedding"])
+@pytest.mark.parametrize("kind", ["linear", "conv", "sizes", "embedding"])
 def test_factors_of_uses(kind, options):
-    """A is the mean over samples and uses, G the mean over samples of sums over uses; those of a convolution are of one
-    size, those of others may have other positions."""
+    """A is the mean over samples and uses, G the mean over samples of sums over uses. That of a convolution is a mean
+    over the positions of each image, whose sizes may differ."""
     n, make, shapes = 4, *{"linear": (lambda: nn.Linear(3, 2, bias=False), [(3,), (2, 3), (3, 3)]),
                            "conv": (lambda: nn.Conv2d(3, 2, 1, bias=False), [(3, 2, 2)] * 2),
+                           "sizes": (lambda: nn.Conv2d(3, 2, 1, bias=False), [(3, 2, 2), (3, 3, 4), (3, 3, 4)]),
                            "embedding": (lambda: nn.Embedding(5, 2), [(), (3,)])}[kind]
     model = Uses(make()).to(F64)
     xs = [torch.randint(5, (n, *s)) if kind == "embedding" else torch.randn(n, *s, dtype=F64) for s in shapes]
@@ -133,17 +123,21 @@ def test_factors_of_uses(kind, options):
 
     def rows(t):
         t = t[part]
-        return t.movedim(1, -1).reshape(-1, t.shape[1]) if kind == "conv" else t.reshape(-1, t.shape[-1])
+        return t.movedim(1, -1).reshape(-1, t.shape[1]) if kind in ("conv", "sizes") else t.reshape(-1, t.shape[-1])
     inputs = [nn.functional.one_hot(x, 5).to(F64) if kind == "embedding" else x for x in xs]
     a = torch.cat([rows(x) for x in inputs])
+    a_expected = a.t() @ a / len(a)
+    if kind == "sizes":
+        a_expected = sum(rows(x).t() @ rows(x) / len(rows(x)) for x in inputs) / len(inputs)
     g = torch.cat([rows(grad) for grad in seen]) * n
     found = kfac.factors("inner")
     a_found = found["a_average"]
     a_found = torch.diag(a_found.reshape(-1)) if kind == "embedding" else a_found
     eps = torch.finfo(F64).eps
-    assert distance(a_found, a.t() @ a / len(a)) <= 8 * len(a) * eps
+    assert distance(a_found, a_expected) <= 8 * len(a) * eps
     assert distance(found["g_average"], g.t() @ g / part.stop) <= 8 * len(g) * eps
     assert distance(found["g_average"], g.t() @ g / len(g)) > 0.1  # As if uses were samples.
+    assert kind != "sizes" or distance(a_found, a.t() @ a / len(a)) > 0.1  # As if all images had one size.
 
 
 @pytest.mark.parametrize("options", [{}, {"accumulation_steps": 2}], ids=str)

@@ -27,11 +27,25 @@ def _tensors(values: Iterable[object]) -> Iterator[torch.Tensor]:
             yield from _tensors(value)
 
 
-def candidates(values: Iterable[object], dim: int) -> list[Candidate]:
-    """Of the tensors in these arguments, in tuples and dicts too, that have this dimension."""
+def _lists(values: Iterable[object]) -> Iterator[list[object]]:
+    for value in values:
+        if isinstance(value, list):
+            yield value
+        elif isinstance(value, (Mapping, tuple)):
+            yield from _lists(value.values() if isinstance(value, Mapping) else value)
+
+
+def _candidates(values: Iterable[object], dim: int) -> list[Candidate]:
     return [Candidate(shape[dim], t.numel() == 1,
                       len(shape) == 2 and shape[0] == 2 and not (t.is_floating_point() or t.is_complex()))
             for t in _tensors(values) if len(shape := t.shape) > dim]
+
+
+def candidates(values: Sequence[object], dim: int) -> list[Candidate]:
+    """Of the tensors in these arguments, in tuples and dicts too, that have this dimension. Where there are none, of
+    what is in lists, which may be batches, and of their lengths, as an element may be a sample."""
+    return _candidates(values, dim) or [one for each in _lists(values)
+                                        for one in (*_candidates(each, dim), Candidate(len(each)))]
 
 
 def rows_of(x: torch.Tensor, trailing: int) -> tuple[int, ...]:
@@ -49,3 +63,9 @@ def choose(found: Sequence[Candidate], results: Collection[int], rows: Collectio
         if one.size in results or not seen or (not one.single and (one.size in rows or merged)):
             return one
     return next((one for one in found if one.size in rows), None)
+
+
+def count_unseen(results: Sequence[int], rows: Sequence[int]) -> int:
+    """The number of samples where no argument tells it: that of a result which a layer's input has too, or that of the
+    first input."""
+    return next((size for size in results if size in rows), rows[0])

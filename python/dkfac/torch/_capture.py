@@ -225,6 +225,11 @@ def after_forward(module: torch.nn.Module, hook: Hook) -> RemovableHandle:
     return handle
 
 
+def around_forward(module: torch.nn.Module, tracker: object) -> list[RemovableHandle]:
+    """Registers hooks that call enter() and leave() of a tracker."""
+    return [before_forward(module, Hook(tracker, "enter")), module.register_forward_hook(Hook(tracker, "leave"))]
+
+
 class Hook:
     """A hook on a module that calls a method of a tracker. Copies of the module have none (_copies.py); where it is
     copied by itself, it does nothing: the copy is of another model."""

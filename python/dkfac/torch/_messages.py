@@ -35,8 +35,9 @@ def twice(use: Use) -> str:
 
 
 def too_many_uses(layer: Layer, uses: int) -> str:
-    return (f"[dkfac] layer '{layer.name}': a backward pass goes through more than {uses} calls of the model, as many "
-            "as the first one of this step; call the model equally often for each backward pass of a step")
+    return (f"[dkfac] layer '{layer.name}': a backward pass goes through more than {uses} calls of the model, or sizes "
+            "of images, as many as the first one of this step; call the model equally often for each backward pass of "
+            "a step, or name the layer in skip_layers")
 
 
 def further_pass(layer: Layer, limit: int, began_later: bool) -> str:
@@ -83,7 +84,12 @@ def call_advice(model: nn.Module, called: bool) -> str:
     return f"call that module, or attach to the one that is called{part}, or detach()"
 
 
-def no_batch(size: int, dim: int) -> str:
+def no_batch(size: int, dim: int, found: bool) -> str:
+    """`found`: among the arguments of the model."""
+    if not found:
+        return (f"the samples of a pass are counted as {size}, by what the model returns and computes, since no "
+                f"argument of it is a tensor with dimension {dim}, or a list; pass batch_dim=a callable of the "
+                "arguments that returns their number, where that is another one")
     return (f"the samples of a pass are counted as {size}, the size of dimension {dim} of the first tensor among the "
             "arguments of the model, which no result of it and no input of its layers has; pass batch_dim=a callable "
             "of the arguments that returns their number")

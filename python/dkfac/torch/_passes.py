@@ -1,6 +1,7 @@
 """Forward and backward passes of a model between two steps."""
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -8,7 +9,7 @@ import torch
 
 from .. import _structs as c
 from .._library import Error
-from ._batch import Candidate, choose
+from ._batch import Candidate, choose, count_unseen
 from ._experts import ExpertsLayer
 from ._layers import Layer, LinearLayer, Moments, Rows
 from ._left import LeftGradients
@@ -25,9 +26,9 @@ class Pass:
 
     def __init__(self, number: int, batch: int, loss_scale: float) -> None:
         self.number, self.batch, self.loss_scale = number, batch, loss_scale  # `batch`: its samples.
-        self.rows: set[int] = set()  # Sizes of inputs of its layers.
+        self.rows: dict[int, None] = {}  # Sizes of inputs of its layers, in order.
         self.uses: dict[Layer, int] = {}
-        self.images: dict[Layer, torch.Size] = {}  # Sizes of the inputs of convolutions.
+        self.images: dict[Layer, set[torch.Size]] = {}  # Sizes of the inputs of convolutions, which have a record each.
         self.parts: dict[Layer, set[Rows]] = {}  # Rows of a weight that it has used on their own.
         self.backward = False  # Its backward pass has begun.
         self.group: int | None = None  # The backward pass that has recorded it, maybe with other passes.
@@ -66,6 +67,10 @@ class Use:
         """What its record takes of that."""
         assert self.x is not None
         return self.layer.reduced(self.x, grad)
+
+    def size(self) -> torch.Size | None:
+        """That of its images; uses of one size have a record together."""
+        return self.x.shape[1:] if self.layer.kind == c.CONV2D and self.x is not None else None
 
     def release(self) -> None:
         """It is recorded: drops the tensors."""
@@ -136,6 +141,14 @@ class Passes:
             return True
         return self.backwards > 0 and sum(one.group in (None, self.calls) for one in self.waiting) > 1
 
+    def records(self) -> int:
+        """The most that a layer has in the backward pass that runs, by sizes of images."""
+        sizes = Counter[Layer]()
+        for one in self.waiting:
+            if one.group in (None, self.calls):
+                sizes.update({layer: len(found) for layer, found in one.images.items()})
+        return max(sizes.values(), default=1)
+
     def after_records(self, leftover: bool) -> None:
         """The pass that began now may be of another step than the records before it, or not."""
         if not leftover:
@@ -172,10 +185,14 @@ class Passes:
 
 def resize(one: Pass, found: Sequence[Candidate], dim: int, results: Sequence[torch.Tensor]) -> bool:
     """Sets the samples of a pass, in dimension `dim`, by what it has computed: the first tensor among the arguments may
-    have none. False where none of these fits."""
+    have none. False where none of these fits, or there are none."""
     if not one.rows:
         return True
-    fitting = choose(found, {t.shape[dim] for t in results if t.dim() > dim}, one.rows)
+    sizes = [t.shape[dim] for t in results if t.dim() > dim]
+    if not found:
+        one.batch = count_unseen(sizes, list(one.rows))
+        return False
+    fitting = choose(found, set(sizes), one.rows)
     if fitting is not None:
         one.batch = fitting.size
     return fitting is not None or (len({other.size for other in found}) == 1 and not found[0].pair)
@@ -199,9 +216,8 @@ def take(one: Pass, function: str | None, layer: Layer, x: torch.Tensor, weight:
     count = one.uses.get(used, 0) + 1
     duplicate = again and count > 1
     if not duplicate:
-        if layer.kind == c.CONV2D and one.images.setdefault(layer, x.shape[1:]) != x.shape[1:]:
-            return ("it is used on images of several sizes in one forward pass: attach to the module that is called "
-                    "for each of them")
+        if layer.kind == c.CONV2D:
+            one.images.setdefault(layer, set()).add(x.shape[1:])
         one.uses[used] = count
     return Use(used, x, one, duplicate)
 

@@ -18,7 +18,9 @@ from ._count import Count, of_accelerate
 from ._gradients import WIDE
 from ._join import Joining
 from ._layers import Layer, Moments, NormLayer
-from ._passes import Pass, Passes, Use, resize, take
+from ._parts import Parts
+from ._passes import Passes, Use, resize, take
+from ._records import divided
 from ._registered import Registered
 from ._settings import Settings
 from ._setup import Setup
@@ -46,14 +48,15 @@ class Recorder:
         self.pending: Mapping[str, Any] | None = None  # A loaded state, until the first pass.
         self._watch()
         self.stance = _compiled.Stance(setup.model)
-        self._hooks = [_capture.before_forward(setup.model, _capture.Hook(self, "enter")),
-                       setup.model.register_forward_hook(_capture.Hook(self, "leave"))]
+        self._hooks = _capture.around_forward(setup.model, self)
+        self.parts = Parts(self)
         _scalers.listen(self)
 
     def detach(self) -> None:
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
+        self.parts.end()
         self.uncaught.forget()
         self.consistency.end_step()
         self.vectors.end_step()
@@ -151,13 +154,14 @@ class Recorder:
         _compiled.refuse()
         if _compiled.makes_graph():
             return
+        self.parts.pass_begins(model)
         _checks.refuse_pass(model)
         self.joining.enter(model)
         _checks.refuse_place(self.setup, self.layers.watched)
         self._follow()
         self.apply_settings()
         self._batches = self.setup.samples(args, kwargs or {})
-        one = passes.begin(self._batches[0].size, self.setup.loss_scale())
+        one = passes.begin(self._batches[0].size if self._batches else 1, self.setup.loss_scale())
         passes.after_records(self.registered is not None and self.registered.records.leftover(self.count.full))
         due = self.due()
         self.stance.enter(due)
@@ -173,8 +177,8 @@ class Recorder:
             results = _capture.results(out)
             dim = self.setup.batch_dim
             if not callable(dim) and not resize(one, self._batches, dim, results):
-                self.consistency.tell("batch", _messages.no_batch(one.batch, dim))
-            if self.registered is None:
+                self.consistency.tell("batch", _messages.no_batch(one.batch, dim, bool(self._batches)))
+            if self.registered is None and not self.parts.begun:
                 self.vectors.leave()
             self._search(results, whole=False)
             for tensor in results:
@@ -201,7 +205,7 @@ class Recorder:
         if isinstance(use, str):
             return self.give_up(layer, use)
         if passes.inside:
-            one.rows.update(rows_of(x, layer.trailing))
+            one.rows.update(dict.fromkeys(rows_of(x, layer.trailing)))
         if first:
             use.layer.learn(x)
             use.layer.count_rows(out)
@@ -269,6 +273,7 @@ class Recorder:
         if self.passes.paused:
             return
         if self.passes.current is not None:
+            self.parts.backward_begins()
             self.passes.current.backward = True
         self._search(tensors, whole=True)
 
@@ -310,14 +315,12 @@ class Recorder:
 
     def _send(self, registered: Registered, found: Sequence[tuple[Use, torch.Tensor]]) -> None:
         """Records the uses of a backward pass, with the gradients of their outputs."""
-        parts: dict[tuple[Layer, Pass], list[tuple[Use, torch.Tensor]]] = {}
-        for use, grad in found:
-            parts.setdefault((use.layer, use.made_in), []).append((use, grad))
-        records, calls = registered.records, Counter(layer for layer, _ in parts)
+        parts = divided(found)
+        records, calls = registered.records, Counter(uses[0][0].layer for uses, _ in parts)
         if not records.any():
-            records.expect(self.count.passes, max(calls.values()))
-        for (layer, _), uses in parts.items():
-            records.add(uses, self.joining.ranks, calls[layer])
+            records.expect(self.count.passes, max(*calls.values(), self.passes.records()))
+        for uses, parts_of_layer in parts:
+            records.add(uses, self.joining.ranks, parts_of_layer)
         for layer in calls:
             records.end_pass(layer, self.joining.ranks)
 
@@ -377,6 +380,7 @@ class Recorder:
         self.consistency.end_step()
         self.vectors.end_step()
         self.passes.end_step()
+        self.parts.end_step()
         self._held = []
         if (fewer := self.count.end_step()) is not None:
             self.consistency.tell("fewer passes", _messages.fewer_passes(fewer, self.count.passes))

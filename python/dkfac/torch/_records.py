@@ -1,6 +1,7 @@
 """What the passes of a step send to the library."""
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import torch
@@ -12,7 +13,7 @@ from . import _messages
 from ._distributed import summed
 from ._gradients import any_nonzero
 from ._layers import Layer, NormLayer, Record
-from ._passes import Use
+from ._passes import Pass, Use
 from ._setup import Setup
 from ._sharded import is_sharded
 from ._tensors import tensor_struct
@@ -32,10 +33,21 @@ def _record(use: Use, grad: torch.Tensor) -> Record:
     return Record(layer.form(use.x, batch), layer.form(grad, batch), moments)
 
 
+def divided(found: Sequence[tuple[Use, torch.Tensor]]) -> list[tuple[list[tuple[Use, torch.Tensor]], float]]:
+    """Divides the uses of a backward pass into those of one record: of a layer, in a forward pass, with images of one
+    size. Behind them how many times these are all uses of the layer, where its forward passes count alike."""
+    parts: dict[tuple[Layer, Pass, torch.Size | None], list[tuple[Use, torch.Tensor]]] = {}
+    for use, grad in found:
+        parts.setdefault((use.layer, use.made_in, use.size()), []).append((use, grad))
+    uses = Counter((use.layer, use.made_in) for use, _ in found)
+    passes = Counter(layer for layer, _ in uses)
+    return [(part, passes[layer] * uses[layer, one] / len(part)) for (layer, one, _), part in parts.items()]
+
+
 class StepRecords:
     """Records of each layer since the last step. A step has `passes` backward passes. Each has the records of one
-    forward pass, or of up to `uses` of them, whose samples are one: A is a mean over the uses, G a sum. `ranks`, of
-    which sums over samples are means: those that have data."""
+    forward pass, or of up to `uses` of them or of sizes of images, whose samples are one: A is a mean over the uses, G
+    a sum. `ranks`, of which sums over samples are means: those that have data."""
 
     def __init__(self, setup: Setup, library: Preconditioner) -> None:
         self._setup, self._library = setup, library
@@ -59,9 +71,9 @@ class StepRecords:
     def count(self, layer: Layer) -> int:
         return self._counts.get(layer, 0)
 
-    def add(self, found: Sequence[tuple[Use, torch.Tensor]], ranks: int, uses: int = 1) -> None:
-        """Records the uses of a layer in a forward pass, with the gradients of their outputs: one of `uses` such passes
-        in a backward pass."""
+    def add(self, found: Sequence[tuple[Use, torch.Tensor]], ranks: int, uses: float = 1) -> None:
+        """Records some uses of a layer, which divided() has put together, with the gradients of their outputs. All of a
+        backward pass are `uses` times as many."""
         layer, one = found[0][0].layer, found[0][0].made_in
         if self.count(layer) >= self.passes * self.uses:
             raise Error(_messages.too_many_uses(layer, self.uses))
@@ -88,7 +100,7 @@ class StepRecords:
         return 1 / max(1, samples * self.passes) if of_mean else 1.0
 
     def _keep(self, layer: TiedLayer, found: Sequence[tuple[Use, torch.Tensor]], samples: int, loss_scale: float,
-              uses: int) -> None:
+              uses: float) -> None:
         """Scaled as in _send(), but for the number of records of the step."""
         x = found[0][0].x
         samples = samples or (len(x) if x is not None else 1)
@@ -101,7 +113,7 @@ class StepRecords:
         self._tied.send([layer for layer in layers if isinstance(layer, TiedLayer)], self.passes * self.uses * ranks)
 
     def _send(self, layer: Layer, record: Record, ranks: int, batch: int | None = None,
-              loss_scale: float = 1.0, uses: int = 1) -> None:
+              loss_scale: float = 1.0, uses: float = 1) -> None:
         """Gradients of a mean over n samples in each of m passes are multiplied by n m, those of fisher_backward() are
         of samples; `batch` is n, also where the rows of the layer are not those of the samples. A is a mean over
         rows."""
@@ -112,7 +124,7 @@ class StepRecords:
         of_a, of_g = 1, self._of_grad(samples)
         if setup.scaling is not None:
             of_a, of_g = setup.scaling(layer, layer.positions(rows, grad))
-            all_samples *= uses  # kfac-pytorch takes the mean of both factors.
+            all_samples = round(all_samples * uses)  # kfac-pytorch takes the mean of both factors.
         of_grad = c.RecordScale(loss_scale * of_g, all_samples * ranks)
         self._counts[layer] = self.count(layer) + 1  # Also where it fails half-way: the next pass drops it.
         if moments is not None:
@@ -121,7 +133,7 @@ class StepRecords:
             library.record_normalization(layer.id, tensor_struct(x), tensor_struct(mean), tensor_struct(inv_std),
                                          tensor_struct(grad), of_grad)
         else:
-            inputs = max(1, rows * passes * uses) * ranks * of_a
+            inputs = max(1, round(rows * passes * uses)) * ranks * of_a
             library.record_input(layer.id, tensor_struct(x), c.RecordScale(1.0, inputs))
             library.record_grad_output(layer.id, tensor_struct(grad), of_grad)
 

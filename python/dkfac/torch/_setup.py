@@ -52,12 +52,13 @@ class Setup:
         return float(scaler.get_scale() if hasattr(scaler, "get_scale") else scaler())
 
     def samples(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Candidate]:
-        """What tells their number among the arguments of the model."""
+        """What tells their number among the arguments of the model; nothing where the first dimension does, and no
+        argument has it."""
         if callable(self.batch_dim):
             number = integer("dkfac", "the number from batch_dim", self.batch_dim(*args, **kwargs), least=0)
             return [Candidate(number)]
         found = candidates((*args, *kwargs.values()), self.batch_dim)
-        if found:
+        if found or self.batch_dim == 0:
             return found
         raise InvalidArgument("[dkfac] no argument of the model is a tensor with dimension batch_dim = "
                               f"{self.batch_dim}; pass batch_dim=a callable that returns the number of samples")
