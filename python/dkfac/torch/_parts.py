@@ -26,6 +26,7 @@ class Parts:
         self._hooks: list[RemovableHandle] = []
         self.begun = False  # A pass of parts was.
         setup = recorder.setup
+        self._dim = 0 if callable(setup.batch_dim) else setup.batch_dim
         if setup.comm.size > 1 or callable(setup.batch_dim):
             return
         self._modules = [module for module in setup.model.modules() if module is not setup.model]
@@ -60,7 +61,7 @@ class Parts:
             return
         if passes.current is not None and not passes.current.backward and not passes.paused:
             passes.inside = True
-        elif candidates((*args, *(kwargs or {}).values()), recorder.setup.batch_dim):  # Or a part of it has.
+        elif candidates((*args, *(kwargs or {}).values()), self._dim):  # Or a part of it has.
             recorder.enter(module, args, kwargs)
         if passes.inside:
             self._running, self.begun = module, True
