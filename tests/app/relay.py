@@ -2,6 +2,7 @@
 
 It knows two messages of dkfac (src/comm/transport/tcp_mesh.cpp): in the list of addresses that rank 0 sends it exchanges
 each port for one of its own, so that all connections pass through it, and a handshake says what a connection is for.
+Where ranks have a secret, it passes on their proofs of it.
 """
 import collections
 import math
@@ -11,7 +12,8 @@ import struct
 import threading
 import time
 
-HANDSHAKE, PURPOSE_AT = 80, 36
+HANDSHAKE, PURPOSE_AT, HAS_SECRET_AT = 80, 36, 40
+REPLY, PROOF = 48, 32
 JOIN, DATA, CONTROL = range(3)
 BOOK_HEAD, BOOK_ENTRY = 16, 20  # The port is in the last four bytes of an entry.
 MOST = 1 << 16
@@ -126,6 +128,9 @@ class Relay:
             handshake = exactly(caller, HANDSHAKE)
             called.sendall(handshake)
             purpose = struct.unpack_from("=I", handshake, PURPOSE_AT)[0]
+            if struct.unpack_from("=I", handshake, HAS_SECRET_AT)[0]:
+                for source, target, size in ((called, caller, REPLY), (caller, called, PROOF), (called, caller, REPLY)):
+                    target.sendall(exactly(source, size))
             if purpose == JOIN:
                 size = struct.unpack_from("=I", handshake, PURPOSE_AT - 8)[0]
                 caller.sendall(self.through_here(exactly(called, BOOK_HEAD + BOOK_ENTRY * size)))
