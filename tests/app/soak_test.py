@@ -10,6 +10,7 @@ import random
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 from cli_support import DKFAC, REPOSITORY
@@ -31,8 +32,8 @@ class Soak(unittest.TestCase):
         if os.environ.get("DKFAC_HAVE_MPI") != "1":
             self.skipTest("this build has no MPI")
         record = self.dir / "record.json"
-        done = subprocess.run([TOOLS / "soak.sh", "0", "--steps", "48", "--seed", "3", "--dkfac", DKFAC, "--json", record],
-                              capture_output=True, text=True, check=False)
+        done = subprocess.run([TOOLS / "soak.sh", "0", "--steps", "32", "--disturbances", "2", "--seed", "3", "--dkfac", DKFAC,
+                               "--json", record], capture_output=True, text=True, check=False)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         found = json.loads(record.read_text())
         self.assertEqual((found["rounds"], found["equal"], found["problems"]), (3, 3, []))
@@ -51,6 +52,18 @@ class Soak(unittest.TestCase):
         metrics = self.dir / "b" / "metrics.jsonl"
         metrics.write_text(metrics.read_text().split("\n", 1)[1])
         self.assertNotEqual(job.outcome(self.dir / "b")["losses"], first["losses"])
+
+    def test_memory_is_measured_of_a_training_that_runs(self):
+        (self.dir / "soak.toml").write_text(job.CONFIG.format(epochs=1))
+        training = steady.Steady(self.dir, DKFAC)
+        self.addCleanup(training.process.kill)
+        while not (self.dir / "steady" / "config.toml").exists():
+            self.assertIsNone(training.process.poll())
+            time.sleep(0.02)
+        training.next = 0
+        training.look(random.Random(1))
+        found = training.end()
+        self.assertEqual((found["alive"], found["samples"], found["grown"]), (True, 1, None))
 
     def test_growing_memory_is_seen(self):
         flat = [50 << 20] * 40

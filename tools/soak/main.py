@@ -27,7 +27,7 @@ ROUND_LIMIT_S = 1800
 class Soak:
     def __init__(self, args, work):
         self.dkfac, self.work = args.dkfac, work
-        self.draw = random.Random(args.seed)
+        self.draw, self.most = random.Random(args.seed), args.disturbances
         self.config = work / "soak.toml"
         self.config.write_text(job.CONFIG.format(epochs=-(-args.steps // job.BATCHES)))
         self.last = job.BATCHES * -(-args.steps // job.BATCHES)
@@ -45,37 +45,40 @@ class Soak:
     def wait(self, until):
         """Looks until it is so or the job has ended."""
         while self.job.running() and not until():
-            self.steady.look(self.draw)
+            if self.steady:
+                self.steady.look(self.draw)
             time.sleep(0.005)
             if time.monotonic() > self.limit:
                 raise TimeoutError("the job did not end")
 
     def disturb(self):
-        """Once; then the job is running again."""
+        """Once; then the job is running again. Whether there was a disturbance."""
         kind = self.draw.choices(list(disturb.KINDS), disturb.WEIGHTS)[0]
         living = self.job.living()
         try:
             begins_again = disturb.KINDS[kind](self.job, self.disk, self.draw)
         except disturb.Skipped as reason:
             self.skipped[f"{kind}, {self.job.transport}"] = str(reason)
-            return
+            return False
         except (FileNotFoundError, IndexError):  # A checkpoint was removed, or a rank ended, at this moment.
-            return
+            return False
         if kind in ("cut", "flipped bit") and not begins_again:
-            return  # There was nothing to cut or to flip.
+            return False  # There was nothing to cut or to flip.
         self.counts[self.job.transport][kind] += 1
         if begins_again:
             self.wait(lambda: self.job.complete() and not set(self.job.living().values()) & set(living.values()))
+        return True
 
     def live(self):
         """Disturbs the job until it has ended, and starts it again where the disk was full."""
+        left = self.most
         while True:
             ahead = 0 if self.draw.random() < 0.15 else self.draw.randrange(1, 25)
             target = self.job.steps() + ahead
-            self.wait(lambda: self.job.complete() and self.job.steps() >= target)
+            self.wait(lambda: left > 0 and self.job.complete() and self.job.steps() >= target)
             if self.job.running():
                 time.sleep(self.draw.random() * (0.3 if ahead == 0 else 0.05))
-                self.disturb()
+                left -= self.disturb()
             if not self.job.running():
                 if self.job.code != 74 or not self.disk.full:
                     return
@@ -110,7 +113,8 @@ class Soak:
 
     def run(self, minutes):
         begin = time.monotonic()
-        self.steady = steady.Steady(self.work, self.dkfac)
+        if minutes > 0:  # Memory is judged over minutes.
+            self.steady = steady.Steady(self.work, self.dkfac)
         places = [self.draw.sample((2, 3, 4), 3) for _ in job.TRANSPORTS]
         for number in itertools.count():
             if number >= len(job.TRANSPORTS) and time.monotonic() - begin > 60 * minutes:
@@ -127,7 +131,7 @@ class Soak:
         self.disk.close()
 
     def record(self, seconds):
-        memory = self.steady.end()
+        memory = self.steady.end() if self.steady else {"alive": True, "grown": None}
         if memory["grown"] or not memory["alive"]:
             self.problems.append("the memory of the steady training has grown" if memory["alive"] else
                                  "the steady training has ended")
@@ -147,6 +151,7 @@ def main():
     parser.add_argument("--dkfac", default=str(TOOLS.parent / "build" / "release" / "src" / "app" / "dkfac"))
     parser.add_argument("--json", help="where the record is written")
     parser.add_argument("--steps", type=int, default=200, help="of each run")
+    parser.add_argument("--disturbances", type=int, default=1000, help="of each run at most")
     args = parser.parse_args()
     launch.require(args.dkfac, 2, "soak")
     args.dkfac = str(pathlib.Path(shutil.which(args.dkfac)).resolve())
