@@ -63,7 +63,8 @@ struct RunConfig {
   bool trace = false;
   double comm_timeout_s = 120;
   comm::Check comm_check = comm::Check::hash;
-  bool require_secret = false;  ///< Of ranks that connect over a network.
+  std::int64_t compare_weights = 100;  ///< Steps; 0: never.
+  bool require_secret = false;         ///< Of ranks that connect over a network.
   int hierarchical = 0;
 };
 

@@ -54,6 +54,11 @@ void choose_fusions(TrainState& s) {
   s.model->set_fusion_choices(comm::all_gather_strings(*s.comm, s.model->fusion_choices()).front());
 }
 
+bool comparison_due(const TrainState& s) {
+  const std::int64_t every = s.config.run.compare_weights;
+  return every > 0 && s.result.steps % every == 0;
+}
+
 bool evaluation_due(const RunConfig& run, std::int64_t epoch) {
   return run.eval_every > 0 && (epoch % run.eval_every == 0 || epoch == run.epochs);
 }
@@ -88,6 +93,7 @@ bool train_epoch(TrainState& s) {
     enter(s, "log");
     record_step(s);
     count_launches(s);
+    if (comparison_due(s)) compare_weights(s);
     if (continues && checkpoint_due_in_epoch(s)) {
       save_checkpoint(s);
       clock.lap();  // Excluded from training time.

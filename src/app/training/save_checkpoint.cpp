@@ -164,6 +164,7 @@ bool checkpoint_due_after_epoch(const TrainState& s) {
 void save_checkpoint(TrainState& s) {
   const SavedAt now{s.result.steps, s.counters.epoch};
   if (s.checkpoints.folder.empty() || s.saved == now) return;
+  compare_weights(s);  // Rank 0 saves its own.
   enter(s, "checkpoint");
   s.result.total_seconds = total_seconds(s);
   const double before = std::exchange(s.counters.total_seconds, s.result.total_seconds);

@@ -143,6 +143,9 @@ void build_training(TrainState& state);
 [[nodiscard]] bool train_step(TrainState& state, const data::DeviceBatch& batch, double epoch);
 /// Reports the step to the hooks; collective on steps that are logged.
 void record_step(TrainState& state);
+/// Compares the weights of the ranks as run.compare_weights says; collective. Where they differ,
+/// every rank throws the same RunError.
+void compare_weights(TrainState& state);
 /// Adds the inversion stage counts of all ranks to the result; collective.
 void gather_inverses(TrainState& state);
 
