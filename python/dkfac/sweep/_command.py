@@ -45,6 +45,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--set", action="append", type=_setting, default=[], metavar="KEY=VALUE",
                         help="section.key=value, for all runs; may be repeated")
     parser.add_argument("--parallel", metavar="N", type=_count, help="concurrent runs, overrides slots.parallel")
+    parser.add_argument("--at-most", metavar="N", type=_count,
+                        help="start no more than N runs; the same command goes on with others")
     parser.add_argument("--dry-run", action="store_true", help="print the runs without starting them")
     parser.add_argument("--retry", action="store_true", help="restart runs that failed before")
     parser.add_argument("--force", action="store_true", help="overwrite an earlier sweep in that folder")

@@ -53,6 +53,6 @@ not count for a point, as damping for SGD or by [when], is left out of it (a key
 The folder holds a run folder and a log for each run, sweep.json (plan, scores, ranking, error of
 each run that failed), trials.journal (the same for Optuna, from which a sweep goes on), sweep.md,
 sweep.svg and best.toml. Ctrl-C stops the runs with a checkpoint each; the same command goes on from
-there, and with a larger count and one configuration with more points ([halving] cannot: it compares
-all runs at once). A run that fails does not end the sweep; if all of them fail, it exits with the code of the
-first. Exit codes are those of dkfac."""
+there, as it does after --at-most N, and with a larger count and one configuration with more points
+([halving] cannot: it compares all runs at once). A run that fails does not end the sweep; if all of
+them fail, it exits with the code of the first. Exit codes are those of dkfac."""

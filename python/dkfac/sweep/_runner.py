@@ -70,14 +70,15 @@ class Runner:
     sweep.json after every change. A run that fails is recorded, and the others continue."""
 
     def __init__(self, state: State, trials: Trials, folder: pathlib.Path, program: Program, stop: Stop,
-                 say: Callable[[str], None]) -> None:
+                 say: Callable[[str], None], at_most: int | None = None) -> None:
         self._state, self._trials, self._folder, self._program = state, trials, folder, program
-        self._stop, self._say = stop, say
+        self._stop, self._say, self._left = stop, say, at_most  # None: as many runs as there are.
         self._looks = state.spec.pruner.kind in ("hyperband", "median")  # At the epochs of runs that go on.
         self._slots = [Slot(number) for number in range(state.spec.slots.parallel)]
 
     def __call__(self) -> bool:
-        """True when all runs are done, False once a signal has stopped it and all runs."""
+        """True when all runs are done, False once a signal has stopped it and all runs, or where some were not to be
+        started."""
         (self._folder / "logs").mkdir(exist_ok=True)
         self._save()
         try:
@@ -102,8 +103,12 @@ class Runner:
         return self._folder / "logs" / f"{run.point.name}.log"
 
     def _run_to(self, rung: int) -> bool:
-        """Trains the runs up to a rung. False after a signal."""
-        todo = deque(run for run in self._state.runs if run.status == "waiting" and not self._scored(run, rung))
+        """Trains the runs up to a rung. False where some are not there."""
+        waiting = [run for run in self._state.runs if run.status == "waiting" and not self._scored(run, rung)]
+        todo = deque(waiting[:self._left])
+        is_whole = len(todo) == len(waiting)
+        if self._left is not None:
+            self._left -= len(todo)
         if todo:
             self._say(f"{len(todo)} run{'s'[:len(todo) != 1]} to epoch {rung}")
         stopped = False
@@ -118,7 +123,7 @@ class Runner:
                 if slot.process is None and todo and not stopped:
                     self._start(slot, todo.popleft(), rung)
             time.sleep(_POLL_S)
-        return not stopped
+        return is_whole and not stopped
 
     def _scored(self, run: Run, rung: int) -> bool:
         """Scores a run that has the epochs of a rung, or all of its own."""

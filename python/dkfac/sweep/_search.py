@@ -37,16 +37,20 @@ def run(args: argparse.Namespace, command: str, say: Callable[[str], None]) -> N
     lock = _folder.claim(folder, (folder / STATE_FILE).exists(), args.force, command, program.version)
     try:
         trials = _take_over(args, folder, state, program)
-        runner = Runner(state, trials, folder, program, stop, lambda text: None if args.quiet else say(text + "\n"))
+        runner = Runner(state, trials, folder, program, stop, lambda text: None if args.quiet else say(text + "\n"),
+                        args.at_most)
         done = runner()
         _write_results(state, folder, program)
     finally:
         lock.release()
-    if not done:
+    if not done and stop.requested:
         raise Failure(STOPPED, f"[sweep] stopped by a signal; results so far are in '{folder}', the same command goes "
                                "on with the sweep")
     say(f"{terminal_text(columns_of(state))}\n{summary_of(state)}table: {folder / 'sweep.md'}, picture: "
         f"{folder / 'sweep.svg'}\n")
+    left = sum(run.status == "waiting" for run in state.runs)
+    if left:
+        say(f"{left} run{'s'[:left != 1]} left; the same command goes on with the sweep\n")
     _require_a_result(state, folder)
 
 
