@@ -36,15 +36,21 @@ def rows_of(result, folder):
     return [ends.get(e["step"], [e["epoch"], e["step"], each * e["step"], None, e["loss"]]) for e in found]
 
 
+def training_seconds(result, folder):
+    """Processor seconds of training, from what tools/metered.py left in the folder of a run; None where it did not
+    start the run. Its seconds are of the process, in which training has its share by the clock."""
+    metered = folder / "processor_seconds"
+    return float(metered.read_text()) * result["train_seconds"] / result["total_seconds"] if metered.is_file() else None
+
+
 def run_of(file):
     """A run of the record, from its result.json and what tools/metered.py left beside it."""
-    result, metered = json.loads(file.read_text()), file.parent / "processor_seconds"
+    result = json.loads(file.read_text())
     run = {key: result[key] for key in ("name", "seed", "status", "ranks")}
     run["batch"] = result["global_batch"]
     rows = rows_of(result, file.parent)
-    if metered.is_file():
-        # Of the process; its share in training is that by the clock.
-        seconds = float(metered.read_text()) * result["train_seconds"] / result["total_seconds"]
+    seconds = training_seconds(result, file.parent)
+    if seconds is not None:
         for row in rows:
             row[2] = seconds * row[1] / result["steps"]
         run["processor_seconds"] = round(seconds, 2)
