@@ -81,19 +81,19 @@ def test_a_signal_stops_all_runs_with_a_checkpoint(sweeps):
 
 
 def test_a_sweep_goes_on_piece_by_piece(sweeps):
-    sweeps.spec(GRID)
-    assert "5 runs left; the same command goes on" in sweeps.run("--at-most", "3")
-    assert [run["status"] for run in sweeps.runs()] == ["ok"] * 3 + ["waiting"] * 5
-    assert "1 run left" in sweeps.run("--at-most", "4")
-    assert "left;" not in sweeps.run("--at-most", "4")
+    sweeps.spec("[grid]\nlr.lr = [0.1, 0.9, 0.3]\n")
+    assert "1 run left; the same command goes on" in sweeps.run("--at-most", "2")
+    assert [run["status"] for run in sweeps.runs()] == ["ok", "ok", "waiting"]
+    assert "left;" not in sweeps.run("--at-most", "2")
     assert all(sweeps.trained(run["name"]) == [1, 2, 3, 4] for run in sweeps.runs())
-    sweeps.spec(GRID + "[halving]\nfirst = 1\neta = 2\n")  # Drops none before all of them are there.
-    sweeps.run("--force", "--at-most", "6")
-    assert [run["status"] for run in sweeps.runs()] == ["waiting"] * 8
-    sweeps.run("--at-most", "2")
-    assert sorted(run["status"] for run in sweeps.runs()) == ["dropped"] * 4 + ["waiting"] * 4
-    sweeps.run()
-    assert sum(run["epochs"] for run in sweeps.runs()) == 16
+
+
+def test_halving_in_pieces_drops_none_before_all_are_there(sweeps):
+    sweeps.spec("[grid]\nlr.lr = [0.1, 0.9]\n[halving]\nfirst = 1\neta = 2\n")
+    sweeps.run("--at-most", "1")
+    assert [run["status"] for run in sweeps.runs()] == ["waiting", "waiting"]
+    sweeps.run("--at-most", "1")
+    assert [(run["status"], run["epochs"]) for run in sweeps.runs()] == [("dropped", 1), ("waiting", 1)]
 
 
 def test_runs_of_a_killed_sweep_stop(sweeps):
