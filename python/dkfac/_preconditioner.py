@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
 from collections.abc import Callable
 from ctypes import byref, c_int32, c_void_p
@@ -107,10 +108,11 @@ class StepReport:
             setattr(self, name, value)
             return value
 
-    @property
+    @functools.cached_property
     def rejected(self) -> bool:
         """The ranks agreed to reject the step: the caller skips its update."""
-        return self.nonfinite_loss + self.nonfinite_gradient + self.nonfinite_statistic + self.data_error > 0
+        raw = self._raw
+        return raw.nonfinite_loss + raw.nonfinite_gradient + raw.nonfinite_statistic + raw.data_error > 0
 
     def __repr__(self) -> str:
         shown = ("step", "updated", "nonfinite_gradient", "nonfinite_statistic", "data_error",
@@ -139,6 +141,7 @@ class Preconditioner:
         self.comm, self.options = comm, options
         self._args = initialized(c.StepArgs, self._library.dkfac_step_args_init)
         self._wants = c_int32()
+        self._wanted: bool | None = None  # wants_statistics() of this step; None: not asked yet.
         destroy_with(self, self._library.dkfac_preconditioner_destroy, handle)
 
     def add_layer(self, name: str, spec: c.LayerSpec) -> int:
@@ -151,12 +154,15 @@ class Preconditioner:
         check(self._library.dkfac_preconditioner_keep_direction(self._handle, layer))
 
     def prepare(self) -> None:
+        self._wanted = None
         check(self._library.dkfac_preconditioner_prepare(self._handle))
 
     def wants_statistics(self) -> bool:
         """Whether the step takes statistics of any layer; records of the others are ignored."""
-        check(self._library.dkfac_preconditioner_wants_input(self._handle, -1, byref(self._wants)))
-        return self._wants.value != 0
+        if self._wanted is None:
+            check(self._library.dkfac_preconditioner_wants_input(self._handle, -1, byref(self._wants)))
+            self._wanted = self._wants.value != 0
+        return self._wanted
 
     def record_input(self, layer: int, tensor: c.Tensor, scale: c.RecordScale) -> None:
         check(self._library.dkfac_preconditioner_record_input(self._handle, layer, byref(tensor), byref(scale)))
@@ -176,7 +182,7 @@ class Preconditioner:
         args = self._args
         args.lr = math.nan if lr is None else lr
         args.data_error, args.stop, args.own_seconds = int(reject), int(stop), own_seconds
-        report = c.StepReport(struct_size=_REPORT_SIZE)
+        report, self._wanted = c.StepReport(struct_size=_REPORT_SIZE), None
         check(self._library.dkfac_preconditioner_step(self._handle, grads, len(grads) if grads is not None else 0,
                                                   byref(args), byref(report)))
         return StepReport(report)
@@ -190,6 +196,7 @@ class Preconditioner:
         settings = initialized(c.CurvatureSettings, self._library.dkfac_curvature_settings_init)
         for name, value in values.items():
             setattr(settings, name, -1 if value == 0 and name in INTERVALS else setting(name, value))
+        self._wanted = None
         check(self._library.dkfac_preconditioner_set_curvature(self._handle, byref(settings)))
 
     def describe(self) -> str:
@@ -224,6 +231,7 @@ class Preconditioner:
         """Calls tensor(name, kind, struct), integer(name, kind, pointer) and real(name, kind, pointer)."""
         def wrap(kind: Any, function: Callable[[str, int, Any], None]) -> Any:
             return kind(lambda _, name, sort, value: guarded(function, name.decode(), sort, value))
+        self._wanted = None
         visitor = c.StateVisitor(struct_size=ctypes.sizeof(c.StateVisitor),
                                  tensor=wrap(c.StateTensor, lambda n, k, v: tensor(n, k, v[0])),
                                  integer=wrap(c.StateInteger, integer), real=wrap(c.StateReal, real))

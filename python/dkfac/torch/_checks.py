@@ -1,7 +1,9 @@
 """Models, options and passes that are refused, each with one sentence."""
 from __future__ import annotations
 
+import itertools
 import math
+import operator
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -183,6 +185,24 @@ def refuse_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> None
 def owned_by(optimizer: torch.optim.Optimizer) -> dict[int, nn.Parameter]:
     """{id: parameter} of an optimizer."""
     return {id(p): p for group in optimizer.param_groups for p in group["params"]}
+
+
+class OwnedBy:
+    """owned_by(): the same dict as long as the optimizer has the same parameters."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self._optimizer = optimizer
+        self._found, self._ids = owned_by(optimizer), self._now()
+
+    def _now(self) -> list[int]:
+        groups = self._optimizer.param_groups
+        return list(map(id, itertools.chain.from_iterable(map(operator.itemgetter("params"), groups))))
+
+    def __call__(self) -> dict[int, nn.Parameter]:
+        ids = self._now()
+        if ids != self._ids:
+            self._found, self._ids = owned_by(self._optimizer), ids
+        return self._found
 
 
 def device_of(model: nn.Module) -> torch.device:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import operator
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
 
@@ -54,9 +55,19 @@ def _runs_compiled() -> bool:
     return False
 
 
+_CALL, _NAME = map(operator.attrgetter, ("_compiled_call_impl", "__name__"))
+
+
 def _is_compiled(module: torch.nn.Module) -> bool:
     """Whether torch.compile was given the module."""
     return type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None
+
+
+def _any_compiled(modules: Sequence[torch.nn.Module]) -> bool:
+    """_is_compiled() of any of them, with no call of Python for each, as every step asks."""
+    if hasattr(torch.nn.Module, "_compiled_call_impl") and not any(map(_CALL, modules)):
+        return "OptimizedModule" in map(_NAME, map(type, modules))
+    return any(map(_is_compiled, modules))
 
 
 def unwrapped(model: Any) -> Any:
@@ -74,7 +85,8 @@ def refuse_module(module: torch.nn.Module) -> None:
 
 def refuse(what: str = "the model") -> None:
     """A pass under an older torch.compile."""
-    if _set_stance is None and ((_state("is_compiling") and not _state("is_exporting")) or _runs_compiled()):
+    if _set_stance is None and _exists() and (
+            (_state("is_compiling") and not _state("is_exporting")) or _runs_compiled()):
         raise InvalidArgument(f"[dkfac] {what} runs under torch.compile, which hides the inputs of its layers; run it "
                               "uncompiled, or use torch 2.6 or newer")
 
@@ -90,10 +102,13 @@ def as_written() -> Any:
     return _set_stance("force_eager") if _set_stance is not None and _exists() else contextlib.nullcontext()
 
 
+_exporting: Callable[[], bool] = getattr(_compiler, "is_exporting", bool)
+
+
 def makes_graph() -> bool:
     tracer = sys.modules.get("torch.fx._symbolic_trace")  # The older name of the function prints a warning by now.
     fx = getattr(tracer, "is_fx_symbolic_tracing", getattr(tracer, "is_fx_tracing", bool))
-    return bool(torch.jit.is_tracing() or _state("is_exporting") or fx())
+    return bool(torch.jit.is_tracing() or _exporting() or fx())
 
 
 _eager: set[int] = set()  # Ids of the Stances that let the process run uncompiled code,
@@ -156,8 +171,9 @@ class Stance:
 
     always = False  # Also passes without statistics have to be seen.
 
-    def __init__(self, model: torch.nn.Module) -> None:
-        self._model = model
+    def __init__(self, model: torch.nn.Module, modules: Callable[[], Sequence[torch.nn.Module]]) -> None:
+        """`modules`: returns those of the model."""
+        self._model, self._modules = model, modules
         self._around: bool | None = None  # Something compiled calls the model; None: no pass has told yet.
         weakref.finalize(self, _end, id(self))
         _watch(self)
@@ -165,7 +181,7 @@ class Stance:
 
     def hides(self) -> bool:
         """Whether there may be passes that hooks do not see."""
-        return _exists() and (self._around is not False or any(map(_is_compiled, self._model.modules())))
+        return _exists() and (self._around is not False or _any_compiled(self._modules()))
 
     def before_pass(self, due: bool) -> None:
         """The next pass begins a step, with statistics or without."""
@@ -180,7 +196,8 @@ class Stance:
 
     def enter(self, due: bool) -> None:
         """A pass in training mode is seen, which is to be recorded if `due`. What it calls may be compiled."""
-        self._around = bool(self._around) or _runs_compiled()
+        if due or self._around is None:
+            self._around = bool(self._around) or _runs_compiled()
         self._set((due or self.always) and _exists())
 
     def detach(self) -> None:

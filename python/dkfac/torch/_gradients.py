@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Union
 
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
 Rates = Union[float, Mapping[int, float], None]
 WIDE = (torch.float64, torch.float32)
+_GRAD, _VALID, _LEFT = map(operator.attrgetter, ("grad", "valid", "left"))
+_KIND = operator.attrgetter("dtype", "layout", "is_cuda")
+_PLAIN_TYPES, _PLAIN_KINDS = {torch.Tensor}, {(dtype, torch.strided, False) for dtype in WIDE}
 
 
 def _values(grad: torch.Tensor) -> torch.Tensor:
@@ -50,6 +54,41 @@ class _Part(NamedTuple):
     elements: int
 
 
+class _AsTheyAre:
+    """Parts whose gradients the library takes as their parameters have them, which most are. Their pointers are set all
+    at once, since a step without statistics costs little but calls of Python."""
+
+    def __init__(self, parts: Sequence[_Part]) -> None:
+        self._structs, self._parameters = [part.struct for part in parts], [part.parameter for part in parts]
+        self.forget()
+
+    def forget(self) -> None:
+        """The structs have other values."""
+        self._kinds: list[tuple[torch.dtype, torch.layout, bool]] = []
+        self._pointers: list[int] = []
+
+    def set(self) -> list[torch.Tensor] | None:
+        """The gradients; None where one of them has to be looked at by itself."""
+        grads = list(map(_GRAD, self._parameters))
+        if {*map(type, grads)} != _PLAIN_TYPES:
+            return None
+        kinds = list(map(_KIND, grads))
+        if kinds != self._kinds:
+            if not _PLAIN_KINDS.issuperset(kinds):
+                return None
+            self._kinds = kinds
+            for struct, (dtype, *_) in zip(self._structs, kinds):
+                struct.dtype = DTYPES[dtype]
+        if not all(map(torch.Tensor.is_contiguous, grads)):
+            return None
+        pointers = list(map(torch.Tensor.data_ptr, grads))
+        if pointers != self._pointers:
+            self._pointers = pointers
+            for struct, pointer in zip(self._structs, pointers):
+                struct.data = pointer
+        return grads
+
+
 class Gradients:
     """Gradients of the layers with curvature: an array whose pointers are set in every step. `others`: a function of
     the ids of their parameters; it returns the others whose gradients a step has to check. `shards`: those of which
@@ -65,13 +104,16 @@ class Gradients:
         self.kept: list[torch.Tensor] = []  # What the array points to.
         self.copies: list[tuple[torch.Tensor, torch.Tensor]] = []  # (gradient, copy) to be written back.
         self.entries: list[tuple[Layer, list[_Part]]] = []
-        self.layers = layers
+        self._passed, self.layers = passed, layers
         self.elsewhere = [layer for layer in layers if layer not in passed]  # Whose gradients other ranks pass.
         self.rates = [(1.0, 1.0)] * len(layers)  # Of weight and bias, as multiples of the rate of a step.
         for entry, layer in zip(self.array, passed):
             entry.layer = layer.id
             parts = [self._part(getattr(entry, field), find, layer, p) for field, find, p in layer.grad_fields()]
             self.entries.append((layer, parts))
+        direct = {layer for layer in passed if not (layer.views_grads or is_sharded(layer.weight))}
+        self._direct = _AsTheyAre([part for layer, parts in self.entries if layer in direct for part in parts])
+        self._apart = [(layer, parts) for layer, parts in self.entries if layer not in direct]
 
     def _part(self, struct: c.Tensor, find: Callable[[], torch.Tensor | None], layer: Layer,
               parameter: torch.Tensor) -> _Part:
@@ -110,7 +152,12 @@ class Gradients:
         self.unseen = [p.grad for p in self.others(self.known) if p.grad is not None]
         self.unseen += [p.grad for layer in self.elsewhere if layer.left is not None for p in layer.parameters()
                         if p.grad is not None]
-        for layer, parts in self.entries:
+        plain = (everywhere or all(map(_VALID, self._passed))) and not any(map(_LEFT, self._passed))
+        found = self._direct.set() if plain else None
+        if found is None:
+            self._direct.forget()
+        self.kept += found or []
+        for layer, parts in self.entries if found is None else self._apart:
             used = (everywhere or layer.valid) and layer.left is None
             for struct, find, parameter, count in parts:
                 grad = find()

@@ -119,6 +119,11 @@ class Layer:
         found: list[tuple[str, Find, nn.Parameter]] = [("weight", self.weight_grad, self.weight)]
         return found if self.bias is None else [*found, ("bias", self.bias_grad, self.bias)]
 
+    @property
+    def views_grads(self) -> bool:
+        """Whether its gradients are views of those of its parameters, not in their order."""
+        return self.rows is not None
+
     def like_weight(self, matrix: torch.Tensor) -> torch.Tensor:
         """A matrix [out, in] of a LINEAR in the shape of the weight, or of the layer's rows of it."""
         return matrix
@@ -208,6 +213,10 @@ class TransposedLayer(LinearLayer):
 
     function = "addmm"
 
+    @property
+    def views_grads(self) -> bool:
+        return True
+
     def call(self) -> str:
         return "torch.addmm()"
 
@@ -236,6 +245,10 @@ class ConvLayer(Layer):
     def _channels_last(self, tensor: torch.Tensor) -> bool:
         last = torch.channels_last
         return not self.one and tensor.is_contiguous(memory_format=last) and not tensor.is_contiguous()
+
+    @property
+    def views_grads(self) -> bool:
+        return self.nhwc
 
     def learn(self, x: torch.Tensor) -> None:
         both = not self.one and self.weight.is_contiguous(memory_format=torch.channels_last)
@@ -271,11 +284,9 @@ class ConvLayer(Layer):
 
     def weight_grad(self) -> torch.Tensor | None:
         grad = self.weight.grad
-        if grad is None:
-            return None
-        if self.one:
-            return grad.unsqueeze(2)
-        return grad.permute(0, 2, 3, 1) if self.nhwc else grad
+        if grad is None or not (self.one or self.nhwc):
+            return grad
+        return grad.unsqueeze(2) if self.one else grad.permute(0, 2, 3, 1)
 
     def placeholder(self) -> Record:
         (kernel, stride, padding, dilation), same = self._geometry()

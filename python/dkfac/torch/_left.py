@@ -1,6 +1,7 @@
 """The gradients that the last step has left."""
 from __future__ import annotations
 
+import operator
 import weakref
 from collections.abc import Sequence
 
@@ -11,11 +12,17 @@ from ._gradients import any_nonzero
 from ._layers import Layer
 from ._sharded import local
 
+_VERSION = operator.attrgetter("_version")
+
 
 def gradients_of(layers: Sequence[Layer]) -> list[torch.Tensor]:
     """What this rank has of them."""
-    return [local(grad) for layer in layers for p in (layer.weight, layer.bias)
-            if p is not None and (grad := p.grad) is not None]
+    grads = [grad for layer in layers for p in (layer.weight, layer.bias) if p is not None
+             and (grad := p.grad) is not None]
+    if not {*map(type, grads)} - {torch.Tensor}:
+        return grads
+    with torch.no_grad():
+        return list(map(local, grads))
 
 
 class LeftGradients:
@@ -23,14 +30,17 @@ class LeftGradients:
     new version. `added_to`: since then, a backward pass has added to them."""
 
     def __init__(self) -> None:
-        self._left: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
+        self._left: list[tuple[weakref.ref[torch.Tensor], int]] = []
+        self._by_id: dict[int, tuple[weakref.ref[torch.Tensor], int]] | None = None  # Most steps do not ask.
         self._first: nn.Parameter | None = None  # It stands for all.
         self._begun_on: weakref.ref[torch.Tensor] | None = None
 
     def keep(self, layers: Sequence[Layer]) -> None:
         """A step has ended."""
-        self._left = {id(g): (weakref.ref(g), g._version) for g in gradients_of(layers)}
-        self._first = next((p for one in layers for p in one.parameters() if p.grad is not None), None)
+        grads = gradients_of(layers)
+        self._left, self._by_id = list(zip(map(weakref.ref, grads), map(_VERSION, grads))), None
+        self._first = next((p for one in layers for p in (one.weight, one.bias)
+                            if p is not None and p.grad is not None), None)
         self._begun_on = None
 
     def are(self, grads: Sequence[torch.Tensor]) -> bool:
@@ -38,7 +48,9 @@ class LeftGradients:
         return all(self._is_left(grad) for grad in grads)
 
     def _is_left(self, grad: torch.Tensor) -> bool:
-        reference, version = self._left.get(id(grad), (None, -1))
+        if self._by_id is None:
+            self._by_id = {id(one): pair for pair in self._left if (one := pair[0]()) is not None}
+        reference, version = self._by_id.get(id(grad), (None, -1))
         return reference is not None and reference() is grad and version == grad._version
 
     def _now(self) -> torch.Tensor | None:
@@ -55,5 +67,5 @@ class LeftGradients:
 
     @property
     def added_to(self) -> bool:
-        grad = self._now()
+        grad = self._now() if self._begun_on is not None else None
         return grad is not None and self._begun_on is not None and self._begun_on() is grad and not self._is_left(grad)

@@ -30,6 +30,7 @@ from ._setup import BatchDim, GradScaler, Scaling, Setup
 from ._telling import Telling
 from ._tensors import device_struct, read
 from ._trained import ModelLayers, Owned
+from ._uncaught import find_missed
 
 ALL_KINDS = (c.LINEAR, c.CONV2D, c.NORM, c.EMBEDDING)
 
@@ -95,7 +96,7 @@ class ModelPreconditioner(Joins, Sampled, Settable):
 
     if not TYPE_CHECKING:  # Else type checkers would accept any name.
         def __setattr__(self, name: str, value: object) -> None:
-            if self._complete:
+            if self._complete and name not in vars(self):
                 refuse_unknown(self, name)
             super().__setattr__(name, value)
 
@@ -163,7 +164,7 @@ class ModelPreconditioner(Joins, Sampled, Settable):
                 joining.meet(recorder, self.optimizer, data=True)
         due = recorder.due()
         if due:
-            recorder.find_missed()
+            find_missed(recorder)
         if recorder.passes.left.added_to:
             recorder.consistency.tell("left gradients", _messages.LEFT)
         registered = self._registered(due)
@@ -171,16 +172,15 @@ class ModelPreconditioner(Joins, Sampled, Settable):
         if recorder.count.over:
             before()
             return self._step_without_statistics(registered)
-        layers = self.curved()
         recorder.layers.refuse_replaced()
         lacks = None if joining.without_data else self._lacking(due)
         if lacks is not None and self.comm.size == 1:
             raise Error(lacks)
-        undo = registered.remember(gradients_of(layers)) if lacks is not None else None
+        undo = registered.remember(gradients_of(self.curved())) if lacks is not None else None
         if due:
             recorder.complete(registered)
         recorder.settings.apply_in_step(registered.library)
-        registered.comparison.check([layer for layer in layers if not _sharded.is_sharded(layer.weight)])
+        registered.comparison.check(self.curved())
         before()
         report = self._step_of_library(registered, lr, lacks is not None)
         if undo is not None and report.stop == self.comm.size:  # No rank had a backward pass.
@@ -208,6 +208,7 @@ class ModelPreconditioner(Joins, Sampled, Settable):
         report = self._call_step(registered, None, 1.0, reject=True, stop=not finite)
         if report.data_error == self.comm.size:
             report.data_error, report.nonfinite_gradient = 0, report.stop
+            report.rejected = report.stop > 0
         number, expected = len(self._recorder.count.seen), self._recorder.count.passes
         self._recorder.consistency.tell(("passes", number), _messages.more_passes(number, expected))
         return self._end_step(registered, report)

@@ -6,7 +6,6 @@ that zero_grad() replaces. Groups, schedulers and state_dict() would have to be 
 """
 from __future__ import annotations
 
-import functools
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, Union, overload
@@ -115,7 +114,7 @@ class KFAC(Joins, Sampled, Settable, torch.optim.Optimizer):
         super().__init__(self._rule.param_groups, self._rule.defaults)
         self.preconditioner = ModelPreconditioner(
             model, damping=damping, statistics_interval=statistics_interval, inverse_interval=inverse_interval,
-            owned=functools.partial(_checks.owned_by, self), **options)
+            owned=_checks.OwnedBy(self), **options)
         self.preconditioner.optimizer = weakref.proxy(self)
         if isinstance(self._rule, Quadratic):
             self._rule.join(self.preconditioner, model_fraction)

@@ -83,6 +83,10 @@ class PatchLayer(LinearLayer):
             pairs.append((before, out + d * (k - 1) - before - size))
         return _patches(_padded(wide, pairs), m.kernel_size, (1,) * self.dims, m.dilation, flipped=True)
 
+    @property
+    def views_grads(self) -> bool:
+        return self.transposed
+
     def weight_grad(self) -> torch.Tensor | None:
         grad = self.weight.grad
         return grad if grad is None or not self.transposed else grad.transpose(0, 1)

@@ -13,7 +13,7 @@ from .._library import Error, integer
 from .._preconditioner import Preconditioner
 from . import _capture, _checks, _compiled, _fisher, _fit, _messages, _own_time, _scalers, _state
 from ._batch import Candidate, rows_of
-from ._consistency import UNRECORDED, Consistency
+from ._consistency import Consistency
 from ._count import Count, of_accelerate
 from ._gradients import WIDE
 from ._join import Joining
@@ -46,8 +46,9 @@ class Recorder:
         self._held: list[tuple[Use, torch.Tensor]] = []  # Of several passes, until their backward pass ends.
         self.registered: Registered | None = None
         self.pending: Mapping[str, Any] | None = None  # A loaded state, until the first pass.
+        self._quiet = False  # All that came since the last step were passes without statistics.
         self._watch()
-        self.stance = _compiled.Stance(setup.model)
+        self.stance = _compiled.Stance(setup.model, layers.modules)
         self._hooks = _capture.around_forward(setup.model, self)
         self.parts = Parts(self)
         _scalers.listen(self)
@@ -135,9 +136,9 @@ class Recorder:
             one.reason = reason
 
     def _search(self, tensors: Sequence[object], whole: bool) -> None:
-        self._give_up_all(self.consistency.search(tensors, whole))
+        self.give_up_all(self.consistency.search(tensors, whole))
 
-    def _give_up_all(self, found: Mapping[Layer, str]) -> None:
+    def give_up_all(self, found: Mapping[Layer, str]) -> None:
         """Layers have uses that are not recorded, {layer: reason}. Once layers are registered, the step decides."""
         if self.registered is None:
             for layer, reason in found.items():
@@ -167,6 +168,7 @@ class Recorder:
         self.stance.enter(due)
         self.consistency.begin(due, one.loss_scale)
         if due:
+            self._quiet = False
             _capture.activate(self, self.layers.of)
             self.vectors.begin()
 
@@ -220,7 +222,7 @@ class Recorder:
 
     def arrived(self, use: Use, grad: torch.Tensor | None) -> None:
         """The gradient of the output of a layer is final."""
-        layer = use.layer
+        layer, self._quiet = use.layer, False
         # A function may return None for its input; without hooks, this is detached.
         if grad is None or self.passes.paused or not self.attached:
             return
@@ -338,19 +340,9 @@ class Recorder:
 
     # --- step ---------------------------------------------------------------------------------------------------------
 
-    def find_missed(self) -> None:
-        """Finds layers whose weights got gradients, though no use of them was caught so far."""
-        for layer in self.layers.curved():
-            if not self.uncaught.missed(layer):
-                continue
-            found = self.consistency.note(layer, UNRECORDED)
-            self._give_up_all(found)
-            if not found:
-                raise Error(f"[dkfac] layer '{layer.name}' has a gradient, but no use of its weight by "
-                            f"{layer.call()} was seen; name it in skip_layers")
-
     def complete(self, registered: Registered) -> None:
         """Fills what some layers lack, and checks the gradients against the records; collective."""
+        self._quiet = False
         layers = [layer for layer in self.layers.all if layer.reason is None]
         for layer in layers:
             if registered.records.count(layer) == 0:
@@ -358,6 +350,7 @@ class Recorder:
             registered.records.fill(layer, self.joining.ranks, self.joining.without_data)
         registered.records.send_tied(layers, self.joining.ranks)
         self.consistency.check(self.setup, self.joining.ranks)
+        self.layers.count_curved()
 
     def record_deferred(self, registered: Registered) -> None:
         self._send_held(done=True)  # Of torch.autograd.grad(), of which nothing tells the end.
@@ -374,19 +367,26 @@ class Recorder:
         self.consistency.restart()
 
     def end_step(self) -> None:
+        if not self._quiet:
+            self._end_records()
+        self._quiet = self.registered is not None
+        self.passes.end_step()
+        self.parts.end_step()
+        self.uncaught.end_step()
+        self.joining.end_step()
+        self.layers.end_step()
+        self.prepare_pass()
+
+    def _end_records(self) -> None:
+        """Of a step with statistics, or what there is of one."""
         _capture.deactivate(self)
         if self.registered is not None:
             self.registered.records.clear()
         self.consistency.end_step()
         self.vectors.end_step()
-        self.passes.end_step()
-        self.parts.end_step()
         self._held = []
         if (fewer := self.count.end_step()) is not None:
             self.consistency.tell("fewer passes", _messages.fewer_passes(fewer, self.count.passes))
-        self.uncaught.end_step()
-        self.joining.end_step()
-        self.prepare_pass()
 
     def prepare_pass(self) -> None:
         """Between two steps: a compiled pass applies no settings."""
@@ -395,5 +395,6 @@ class Recorder:
         self.stance.before_pass(self.due())
 
     def pause(self, by: int) -> None:
+        self._quiet = False
         self.passes.paused += by
         self.consistency.pause(by)

@@ -17,6 +17,7 @@ from ._tied import TiedLayer
 from ._vectors import VectorLayer, apart, refuse
 
 Owned = Callable[[], dict[int, nn.Parameter]]
+_IDLE = operator.attrgetter("idle")
 
 
 def _modules(model: nn.Module) -> list[nn.Module]:
@@ -37,18 +38,19 @@ def _parts(modules: list[nn.Module]) -> Iterator[Any]:
 
 
 class _Walk:
-    """What a model consists of. To see that it is the same takes a small part of the time of another walk."""
+    """What a model consists of. To see that it is the same takes a small part of the time of another walk. `known`: ids
+    of parameters."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, known: Collection[int]) -> None:
         self.modules = _modules(model)
         self._parts = list(_parts(self.modules))  # Held, so that nothing else gets their ids.
         self._ids = list(map(id, self._parts))
+        self.others = [p for module in self.modules for p in _sharded.parameters_of(module).values()
+                       if id(p) not in known]
+        self.intact = False  # The layers with curvature have their places.
 
     def holds(self) -> bool:
         return list(map(id, _parts(self.modules))) == self._ids
-
-    def parameters(self) -> list[nn.Parameter]:
-        return [p for module in self.modules for p in module._parameters.values() if p is not None]
 
 
 def _named(model: nn.Module) -> Iterator[tuple[str, dict[str, nn.Parameter]]]:
@@ -83,9 +85,11 @@ class ModelLayers:
         self.sharded: list[Layer] = []  # Of those that are watched, by fully_shard().
         self._gathered: set[nn.Module] = set()  # Those of fully_shard().
         self._known: dict[int, nn.Parameter] = {}  # That were trained when the layers were found.
-        self._walk = _Walk(model)
-        self._others: list[nn.Parameter] | None = None  # Of the walk, but for those; None: not looked for.
-        self._intact = False  # The layers have their places in the walk.
+        self._walks: list[_Walk] = []  # The last one first; fully_shard() gives a model two states.
+        self._walked = False  # Since the last step.
+        self._curved: list[Layer] | None = None  # Those with curvature, from the first pass on.
+        # The last answer of unseen(): of what, without what.
+        self._unseen: tuple[object, Collection[int], list[nn.Parameter]] = (None, (), [])
 
     def _owns(self) -> dict[int, nn.Parameter] | None:
         return self._owned() if self._owned is not None else None
@@ -114,7 +118,7 @@ class ModelLayers:
         self.by_weight = {id(layer.weight): layer for layer in watched if not isinstance(layer, VectorLayer)}
         self.sharded = [layer for layer in watched if _sharded.is_sharded(layer.weight)]
         self._known = {id(p): p for _, p in self.trained()}
-        self._walk_again()
+        self._walks, self._curved = [], None
 
     def of(self, weight: torch.Tensor) -> Layer | None:
         """The watched layer of a weight that a function of torch uses, or of the one that this is a view of."""
@@ -151,6 +155,11 @@ class ModelLayers:
                 layer.reason = "it is in eval mode while the model trains"
             layers.append(layer)
         self.all = layers
+        self.count_curved()
+
+    def count_curved(self) -> None:
+        """Layers may have been left, which happens in steps with statistics alone."""
+        self._curved = [layer for layer in self.all if layer.curved]
 
     def put_vectors(self, layer: Layer) -> list[VectorLayer]:
         """Gives the parameters of a layer that is watched curvature by their gradients, where it has not been used in
@@ -165,28 +174,37 @@ class ModelLayers:
         return made
 
     def curved(self) -> list[Layer]:
-        return [layer for layer in self.all if layer.curved]
+        return self._curved if self._curved is not None else [layer for layer in self.all if layer.curved]
 
-    def _walk_again(self) -> None:
-        self._walk, self._others, self._intact = _Walk(self._model), None, False
+    def _walk(self) -> _Walk:
+        """What the model consists of now."""
+        self._walked = True
+        found = next((walk for walk in self._walks if walk.holds()), None) or _Walk(self._model, self._known)
+        if not self._walks or found is not self._walks[0]:
+            self._walks = [found, *(walk for walk in self._walks[:1] if walk is not found)]
+        return found
+
+    def _now(self) -> _Walk:
+        """The same, as the last pass of a step has found it, if there was one."""
+        return self._walks[0] if self._walked and self._walks else self._walk()
+
+    def end_step(self) -> None:
+        self._walked = False
+
+    def modules(self) -> list[nn.Module]:
+        """Those of the model, as the last pass or step has found it."""
+        return (self._walks[0] if self._walks else self._walk()).modules
 
     def newly_trained(self) -> list[str]:
         """Names of modules with parameters that are trained now and were not when the layers were found, or were frozen
         since, in a step with statistics."""
-        known = self._known
-        if not self._walk.holds():
-            self._walk_again()
-        if self._others is None:
-            self._others = [p for p in self._walk.parameters() if id(p) not in known]
-        late = [p for p in self._others if p.requires_grad]
-        if late:  # Perhaps the whole ones in the place of sharded ones.
-            late = [p for p in _parameters(self._model) if p.requires_grad and id(p) not in known]
+        late = [p for p in self._walk().others if p.requires_grad]
         if late and _sharded.managed(self._model) != self._gathered:
             raise Error(f"[dkfac] {_sharded.LATE}")
         owned = self._owns() if late else None
         found = {id(p) for p in late if owned is None or id(p) in owned}
-        for layer in self.curved():
-            if layer.idle and layer.weight.requires_grad:
+        for layer in filter(_IDLE, self.curved()):
+            if layer.weight.requires_grad:
                 found.update(map(id, layer.parameters()))
         if not found:
             return []
@@ -195,11 +213,10 @@ class ModelLayers:
 
     def refuse_replaced(self) -> None:
         """The layers with curvature have to be part of the model still, with the parameters that they had."""
-        if not self._walk.holds():
-            self._walk_again()
-        if self._intact:
+        walk = self._now()
+        if walk.intact:
             return
-        modules, curved = set(self._walk.modules), self.curved()
+        modules, curved = set(walk.modules), self.curved()
         for layer in curved:
             if layer.module not in modules:
                 raise Error(f"[dkfac] layer '{layer.name}' was replaced after attach(): the module that has its place "
@@ -207,12 +224,16 @@ class ModelLayers:
                             "detach() and attach again")
         for layer in curved:
             _checks.refuse_replaced(layer, self._model)
-        self._intact = True
+        walk.intact = True
 
     def unseen(self, known: Collection[int]) -> list[nn.Parameter]:
         """Parameters whose gradients have to be finite for a step, but for those with these ids."""
         owned = self._owns()
-        return [p for p in (_parameters(self._model) if owned is None else owned.values()) if id(p) not in known]
+        of = self._now() if owned is None else owned
+        if self._unseen[0] is not of or self._unseen[1] is not known:
+            found = [p for p in (_parameters(self._model) if owned is None else owned.values()) if id(p) not in known]
+            self._unseen = of, known, found
+        return self._unseen[2]
 
     def without_layer(self) -> dict[str, str]:
         """{name: reason} of parameters of the model that are part of no layer, since they were not trained when the

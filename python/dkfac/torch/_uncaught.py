@@ -3,14 +3,32 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import torch
 from torch.utils.hooks import RemovableHandle
 
+from .._library import Error
 from . import _capture
+from ._consistency import UNRECORDED
 from ._layers import Layer
 from ._passes import Passes
 from ._sharded import is_sharded
+
+if TYPE_CHECKING:
+    from ._recorder import Recorder
+
+
+def find_missed(recorder: Recorder) -> None:
+    """Finds layers whose weights got gradients, though no use of them was caught so far."""
+    for layer in recorder.layers.curved():
+        if not recorder.uncaught.missed(layer):
+            continue
+        found = recorder.consistency.note(layer, UNRECORDED)
+        recorder.give_up_all(found)
+        if not found:
+            raise Error(f"[dkfac] layer '{layer.name}' has a gradient, but no use of its weight by {layer.call()} was "
+                        "seen; name it in skip_layers")
 
 
 class Uncaught:
