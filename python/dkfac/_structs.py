@@ -83,7 +83,8 @@ class CurvatureOptions(ctypes.Structure):
         ("kl_clip", c_double), ("step_length", c_int32), ("precondition_tf32", c_int32), ("dtype", c_int32),
         ("loss_reduction", c_int32),
         ("overlap", c_int32), ("bucket_bytes", c_int64), ("gradient_wire", c_int32), ("statistics_wire", c_int32),
-        ("weight_wire", c_int32), ("block_width", c_int32), ("split_factors", c_int32)]
+        ("weight_wire", c_int32), ("block_width", c_int32), ("split_factors", c_int32),
+        ("split_wide", c_int32)]
 
 
 class ContextOptions(ctypes.Structure):

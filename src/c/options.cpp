@@ -55,6 +55,7 @@ dkfac_curvature_options default_curvature() {
   o.grad_worker_fraction = d.distribution.grad_worker_fraction;
   o.calibrate = d.distribution.calibrate;
   o.split_factors = d.distribution.split_factors;
+  o.split_wide = d.distribution.split_wide;
   o.kl_clip = d.kl_clip;
   o.step_length = static_cast<std::int32_t>(d.step_length);
   o.precondition_tf32 = d.precondition_tf32;
@@ -205,7 +206,8 @@ kfac::CurvatureOptions curvature_options(const dkfac_curvature_options* given,
       .failure_folder = o.failure_folder == nullptr ? "" : o.failure_folder};
   options.distribution = {.grad_worker_fraction = o.grad_worker_fraction,
                           .calibrate = flag(o.calibrate, "calibrate"),
-                          .split_factors = flag(o.split_factors, "split_factors")};
+                          .split_factors = flag(o.split_factors, "split_factors"),
+                          .split_wide = flag(o.split_wide, "split_wide")};
   options.communication = communication(o.overlap, o.bucket_bytes, o.gradient_wire, operation);
   options.communication.statistics_wire = wire_of(o.statistics_wire, operation, "statistics_wire");
   options.communication.weight_wire = wire_of(o.weight_wire, operation, "weight_wire");

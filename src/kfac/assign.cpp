@@ -1,10 +1,13 @@
 #include <algorithm>
 #include <numeric>
+#include <utility>
+#include <vector>
 
 #include "dkfac/core/error.h"
 #include "dkfac/kfac/assignment.h"
 
 #include "core/shared/index.h"
+#include "kfac/distribution/layer_work.h"
 
 namespace dkfac::kfac {
 namespace {
@@ -21,6 +24,18 @@ int least_loaded(std::span<const LayerLoad> ranks, bool by_bytes, int without = 
   return best;
 }
 
+/// The least loaded rank of the `together` ranks of which the busiest has the least work.
+int least_of_groups(std::span<const LayerLoad> ranks, int together, bool by_bytes,
+                    int without = -1) {
+  if (together == 1) return least_loaded(ranks, by_bytes, without);
+  const auto group = [&](int first) { return ranks.subspan(index_of(first), index_of(together)); };
+  std::vector<LayerLoad> busiest;
+  for (int first = 0; first + together <= std::ssize(ranks); first += together)
+    busiest.push_back(*std::ranges::max_element(group(first), {}, &LayerLoad::flops));
+  const int first = together * least_loaded(busiest, false);
+  return first + least_loaded(group(first), by_bytes, without - first);
+}
+
 /// The layers in the order in which they are assigned.
 std::vector<int> longest_first(std::span<const LayerLoad> loads) {
   std::vector<int> order(loads.size());
@@ -33,35 +48,54 @@ std::vector<int> longest_first(std::span<const LayerLoad> loads) {
   return order;
 }
 
-/// A way to divide a layer between two ranks.
+/// A way to divide a layer between ranks, and the work of each.
 struct Placement {
   LayerOwners owners;
-  int ranks[2];
-  double flops[2];
+  std::vector<std::pair<int, double>> work = {};
+
+  Placement(const FactorLoads& load, int layer, int a, int g) : owners(layer, a, g) {
+    owners.ranks_a = load.ranks_a;
+    owners.ranks_g = load.ranks_g;
+    for_work(load, owners, [this](int rank, double flops) { add(rank, flops); });
+    for (const auto& [from, flops] : {std::pair(a, load.send_a), {g, load.send_g}}) {
+      if (from == layer) continue;
+      add(from, flops);
+      add(layer, flops);
+    }
+  }
+  void add(int rank, double flops) {
+    const auto found = std::ranges::find(work, rank, &std::pair<int, double>::first);
+    if (found == work.end())
+      work.emplace_back(rank, flops);
+    else
+      found->second += flops;
+  }
 };
 
-/// Whole on `least`; the narrower factor on `next`; the wider factor alone on `least`. The last two
-/// only where they are different ranks and there are two factors.
-std::vector<Placement> placements(const FactorLoads& load, int least, int next) {
-  std::vector<Placement> out{{{least}, {least, least}, {load.whole(), 0}}};
-  if (least == next || !(load.a > 0 && load.g > 0)) return out;
-  const bool wide_a = load.a >= load.g;
-  const double wide = std::max(load.a, load.g), narrow = std::min(load.a, load.g),
-               send_wide = wide_a ? load.send_a : load.send_g,
-               send_narrow = wide_a ? load.send_g : load.send_a;
-  const auto owners = [&](int layer) {
-    return wide_a ? LayerOwners{layer, least, next} : LayerOwners{layer, next, least};
-  };
-  out.push_back(
-      {owners(least), {least, next}, {wide + load.apply + send_narrow, narrow + send_narrow}});
-  out.push_back({owners(next), {least, next}, {wide + send_wide, narrow + load.apply + send_wide}});
+/// Whole on the rank with the least work; the narrower factor on the next; the wider factor alone.
+/// The last two only where they are different ranks and there are two factors.
+std::vector<Placement> placements(const FactorLoads& load, std::span<const LayerLoad> ranks,
+                                  bool apart) {
+  const bool by_bytes = load.whole() == 0, wide_a = load.a >= load.g;
+  const int least = least_of_groups(ranks, std::max(load.ranks_a, load.ranks_g), by_bytes);
+  std::vector<Placement> out{{load, least, least, least}};
+  if (!apart || !(load.a > 0 && load.g > 0)) return out;
+  std::vector<LayerLoad> busy(ranks.begin(), ranks.end());  // With the wider factor.
+  for_group(least, wide_a ? load.ranks_a : load.ranks_g,
+            [&](int r) { busy[index_of(r)].flops += std::max(load.a, load.g); });
+  const int next = least_of_groups(busy, wide_a ? load.ranks_g : load.ranks_a, by_bytes, least);
+  if (next == least) return out;
+  for (const int owner : {least, next})
+    out.emplace_back(load, owner, wide_a ? least : next, wide_a ? next : least);
   return out;
 }
 
-/// The work of the busier of the two ranks after a placement.
-double busier(const Placement& p, std::span<const LayerLoad> ranks) {
-  return std::max(ranks[index_of(p.ranks[0])].flops + p.flops[0],
-                  ranks[index_of(p.ranks[1])].flops + p.flops[1]);
+/// The work of the busiest of its ranks after a placement.
+double busiest(const Placement& p, std::span<const LayerLoad> ranks) {
+  double most = 0;
+  for (const auto& [rank, flops] : p.work)
+    most = std::max(most, ranks[index_of(rank)].flops + flops);
+  return most;
 }
 
 /// What no plan can do better than: the mean of all ranks, or the largest factor. Evening out the
@@ -70,7 +104,7 @@ double aimed_at(std::span<const FactorLoads> loads, int world_size) {
   constexpr double kEven = 1.02;
   double sum = 0, largest = 0;
   for (const FactorLoads& load : loads) {
-    sum += load.whole();
+    sum += load.apply + load.ranks_a * load.a + load.ranks_g * load.g;
     largest = std::max({largest, load.a, load.g});
   }
   return kEven * std::max(sum / world_size, largest);
@@ -96,7 +130,8 @@ std::vector<int> assign(std::span<const LayerLoad> loads, int world_size) {
   return owners;
 }
 
-std::vector<LayerOwners> assign_factors(std::span<const FactorLoads> loads, int world_size) {
+std::vector<LayerOwners> assign_factors(std::span<const FactorLoads> loads, int world_size,
+                                        bool apart) {
   check_world("assign_factors", world_size);
   std::vector<LayerLoad> whole, ranks(index_of(world_size));
   for (const FactorLoads& load : loads) whole.push_back({load.whole(), load.bytes});
@@ -104,16 +139,13 @@ std::vector<LayerOwners> assign_factors(std::span<const FactorLoads> loads, int 
   std::vector<LayerOwners> owners(loads.size());
   for (const int i : longest_first(whole)) {
     const FactorLoads& load = loads[index_of(i)];
-    const int least = least_loaded(ranks, load.whole() == 0),
-              next = least_loaded(ranks, load.whole() == 0, least);
-    const std::vector<Placement> possible = placements(load, least, next);
+    const std::vector<Placement> possible = placements(load, ranks, apart);
     auto chosen = std::ranges::find_if(
-        possible, [&](const Placement& p) { return busier(p, ranks) <= bound; });
+        possible, [&](const Placement& p) { return busiest(p, ranks) <= bound; });
     if (chosen == possible.end())
       chosen = std::ranges::min_element(possible, {},
-                                        [&](const Placement& p) { return busier(p, ranks); });
-    for (int side = 0; side < 2; ++side)
-      ranks[index_of(chosen->ranks[side])].flops += chosen->flops[side];
+                                        [&](const Placement& p) { return busiest(p, ranks); });
+    for (const auto& [rank, flops] : chosen->work) ranks[index_of(rank)].flops += flops;
     ranks[index_of(chosen->owners.layer)].bytes += load.bytes;
     owners[index_of(i)] = chosen->owners;
   }

@@ -47,6 +47,10 @@ void CurvatureOptions::validate() const {
               method == InverseMethod::eigen ? "eigen" : "ekfac",
               ", which adds the whole damping to products and splits nothing; leave it at pi, or "
               "use cholesky");
+  DKFAC_CHECK(!distribution.split_wide || method == InverseMethod::cholesky,
+              "[curvature options] distribution.split_wide is set with inverse.method ",
+              method == InverseMethod::eigen ? "eigen" : "ekfac",
+              ", whose eigenvectors one rank computes; leave it out, or use cholesky");
   DKFAC_CHECK(damping == 0 || relative_damping == CurvatureOptions{}.relative_damping,
               "[curvature options] damping is ", damping, " and relative_damping ",
               relative_damping, ", and each decides what lambda is; leave one of them out");

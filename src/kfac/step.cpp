@@ -45,7 +45,7 @@ void Step::finish() {
   StepMeter& meter = curvature_.meter();
   done_ = updates_ ? std::optional(kind_) : std::nullopt;
   if (!meter.asynchronous) updates_ ? end_metered_step(meter, kind_) : drop_metered_step(meter);
-  report_.bytes = pipeline_->bytes();
+  report_.bytes += pipeline_->bytes();
   report_.scratch_growths = ctx_.scratch_growths();
   report_.preconditioning = directions_->launches();
   curvature_.finish(report_.agreement, report_);

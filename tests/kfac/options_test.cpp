@@ -108,6 +108,11 @@ TEST(CurvatureOptions, NamesTheFieldThatIsOutOfRange) {
          o.inverse.method = InverseMethod::eigen;
          o.damping = 1e-50;
        }},
+      {"distribution.split_wide is set with inverse.method eigen",
+       [](auto& o) {
+         o.inverse.method = InverseMethod::eigen;
+         o.distribution.split_wide = true;
+       }},
       {"refresh.delay_inverses is set with inverse.method ekfac",
        [](auto& o) {
          o.inverse.method = InverseMethod::ekfac;

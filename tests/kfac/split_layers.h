@@ -3,12 +3,14 @@
 #include <cmath>
 #include <cstdint>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "dkfac/comm/in_process.h"
 #include "dkfac/core/random.h"
 #include "dkfac/kfac/preconditioner.h"
 
@@ -42,6 +44,7 @@ struct SplitCourse {
   int from = 0, to = 6;
   const std::vector<SavedState>* before = nullptr;
   std::vector<double> weights = {};  ///< With `before`: those after step `from`.
+  std::vector<LinearSpec> layers{std::begin(kSplitLayers), std::end(kSplitLayers)};
   /// Changes a rank's records of a step.
   std::function<void(int step, int layer, std::vector<double>& x)> inputs = {};
 };
@@ -53,7 +56,7 @@ inline SplitRun run_split(const std::shared_ptr<comm::Communicator>& comm,
   kfac::Preconditioner preconditioner(comm, options);
   std::vector<LayerId> ids;
   std::size_t numel = 0;
-  for (const LinearSpec& spec : kSplitLayers) {
+  for (const LinearSpec& spec : course.layers) {
     ids.push_back(preconditioner.add_layer("fc" + std::to_string(ids.size()), spec));
     numel += static_cast<std::size_t>(spec.out * (spec.in + 1));
   }
@@ -72,7 +75,7 @@ inline SplitRun run_split(const std::shared_ptr<comm::Communicator>& comm,
     std::vector<kfac::LayerGrad> grads;
     double* at = gradient.data();
     for (std::size_t i = 0; i < ids.size(); ++i) {
-      const LinearSpec& spec = kSplitLayers[i];
+      const LinearSpec& spec = course.layers[i];
       std::vector<double> x(static_cast<std::size_t>(kSamples * spec.in)),
           dy(static_cast<std::size_t>(kSamples * spec.out));
       for (double& value : x) value = random.normal();
@@ -96,6 +99,30 @@ inline SplitRun run_split(const std::shared_ptr<comm::Communicator>& comm,
   preconditioner.visit_state(saver);
   run.state = std::move(saver.state);
   return run;
+}
+
+inline std::vector<SplitRun> run_split_over_threads(int ranks,
+                                                    const kfac::CurvatureOptions& options,
+                                                    const SplitCourse& course = {}) {
+  std::vector<SplitRun> runs(static_cast<std::size_t>(ranks));
+  comm::run_ranks(ranks, [&](auto comm) {
+    runs[static_cast<std::size_t>(comm->rank())] = run_split(comm, options, course);
+  });
+  return runs;
+}
+
+/// The sum over ranks of what their inversions came to.
+inline std::vector<int> outcomes(const std::vector<SplitRun>& runs) {
+  std::vector<int> sums;
+  for (std::size_t step = 0; step < runs[0].reports.size(); ++step) {
+    for (std::size_t stage = 0; stage < kfac::kInverseStages; ++stage) {
+      sums.push_back(0);
+      for (const SplitRun& run : runs) sums.back() += run.reports[step].inverses[stage];
+    }
+    sums.push_back(0);
+    for (const SplitRun& run : runs) sums.back() += run.reports[step].failed_factors;
+  }
+  return sums;
 }
 
 /// Whether a factor is inverted by another rank than its layer's owner.

@@ -214,7 +214,7 @@ typedef struct dkfac_curvature_options {
   int32_t overlap;              /* Default 1. */
   int64_t bucket_bytes;         /* Default 4 MiB. */
   int32_t gradient_wire, statistics_wire, weight_wire; /* dkfac_dtype; default DKFAC_SAME_DTYPE. */
-  int32_t block_width, split_factors; /* 0: by counted work (default), -1: none; default 0. */
+  int32_t block_width, split_factors, split_wide;      /* Default 0; widths: by work, -1: none. */
 } dkfac_curvature_options;
 /* Execution on one device: ContextOptions (core/context.h). Not in C: backend, priority, stream. */
 typedef struct dkfac_context_options {

@@ -41,6 +41,10 @@ struct DKFAC_API FactorLoads {
   /// Sending the rebuilt inverse to another rank, for each of the two ranks.
   double send_a = 0, send_g = 0;
   std::int64_t bytes = 0;  ///< As LayerLoad::bytes.
+  /// Ranks that invert a factor together (DistributionOptions::split_wide); `a` and `g` are then
+  /// what each of them does, with its messages.
+  int ranks_a = 1, ranks_g = 1;
+  /// What the owner does of a layer that is not divided.
   [[nodiscard]] double whole() const { return a + g + apply; }
 };
 /// The parts of layer_load(). A byte that travels counts as 10 operations: 10 GB/s beside the 100
@@ -52,6 +56,9 @@ struct DKFAC_API FactorLoads {
 struct DKFAC_API LayerOwners {
   int layer = 0;     ///< The owner, which preconditions it.
   int a = 0, g = 0;  ///< Those that average and invert A and G.
+  /// Ranks that invert A, or G, together: with ranks_a = 4 the four consecutive ones, from a
+  /// multiple of 4 on, of which one is `a`.
+  int ranks_a = 1, ranks_g = 1;
   LayerOwners() = default;
   // NOLINTNEXTLINE(google-explicit-constructor): a rank is the owner of all.
   constexpr LayerOwners(int all) : LayerOwners(all, all, all) {}
@@ -63,9 +70,11 @@ struct DKFAC_API LayerOwners {
 /// the order of assign(), takes the first of these placements that keeps its ranks within 2 % of
 /// that: whole on the rank with the least work so far; without its narrower factor, which goes to
 /// the next rank; the wider factor alone, and the rest on the next rank. Without one, it takes the
-/// placement that loads the busier of its ranks least.
+/// placement that loads the busiest of its ranks least. With `apart` false all layers stay whole,
+/// as by assign(). A layer with a factor for n ranks goes to those n of which the busiest has the
+/// least work so far. ranks_a, ranks_g <= world_size.
 [[nodiscard]] DKFAC_API std::vector<LayerOwners> assign_factors(std::span<const FactorLoads> loads,
-                                                                int world_size);
+                                                                int world_size, bool apart = true);
 
 /// Bytes of a layer's curvature that persist between steps.
 struct DKFAC_API CurvatureBytes {
@@ -103,8 +112,8 @@ struct DKFAC_API AssignmentDetails {
 
 /// Returns a table: layer, shape, owner and other workers, other ranks that invert, groups, widths
 /// and forms of A and G, bytes of the statistics, share of the work, predicted milliseconds per
-/// step, and the reason why a layer has no curvature. Below it: what each rank keeps, buffers, and
-/// totals.
+/// step, and the reason why a layer has no curvature. Below it: what each rank keeps, buffers, how
+/// even the counted work is, and totals.
 [[nodiscard]] DKFAC_API std::string describe_assignment(std::span<const std::string> names,
                                                         std::span<const LayerSpec> specs,
                                                         std::span<const LayerOwners> owners,

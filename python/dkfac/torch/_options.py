@@ -75,6 +75,9 @@ class CommonOptions(TypedDict, total=False):
     split_factors: bool
     """Lets the two factors of a layer be inverted by different ranks, where that evens out their work; the weights are
     equal bit for bit. Not with "ekfac", whose factors stay together. Default False."""
+    split_wide: bool
+    """Lets 2, 4 or 8 ranks invert a wide factor together, where it is more work than a rank has on average; the weights
+    then depend on the number of ranks within rounding. "cholesky" only, on the CPU. Default False."""
     precondition_tf32: bool
     """On a CUDA device, products that precondition a gradient round operands to TF32. Default False."""
     overlap: bool

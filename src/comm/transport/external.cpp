@@ -19,7 +19,7 @@ namespace dkfac::comm {
 ExternalCollectives::Group ExternalCollectives::split(int /*color*/, int /*key*/) {
   throw CommError(
       "[split] these collectives cannot make groups of ranks; use a grad_worker_fraction of 0 (the "
-      "owner alone) or 1");
+      "owner alone) or 1, and no split_wide");
 }
 void ExternalCollectives::abort(std::string_view /*reason*/) noexcept {}
 

@@ -73,6 +73,10 @@ class CurvatureBlock {
   [[nodiscard]] int averager(StatisticKind kind) const {
     return kind == StatisticKind::a ? owners.a : owners.g;
   }
+  /// The ranks that invert it together.
+  [[nodiscard]] int together(StatisticKind kind) const {
+    return kind == StatisticKind::a ? owners.ranks_a : owners.ranks_g;
+  }
   /// Allocates the averages of a rank's share, the inverses of these, and on a worker all inverses.
   void allocate(Context& ctx, const CurvatureOptions& options, LayerShare share);
   [[nodiscard]] Factor& factor(StatisticKind kind) {

@@ -49,6 +49,7 @@ void plan_statistics(LayerTable& table) {
                   .traits = traits,
                   .layer = i,
                   .owner = block.averager(traits.kind),
+                  .ranks = block.together(traits.kind),
                   .plan = plan_statistic(block.spec, options, traits.kind, table.ctx.device())};
       if (s.owner == table.comm->rank() && options.refresh.staleness == Staleness::adaptive)
         s.history = StatisticHistory(table.ctx, s.plan.shape, options.dtype);

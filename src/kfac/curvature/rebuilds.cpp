@@ -25,6 +25,7 @@ void Rebuilds::prepare() {
   for (const Statistic& s : layers_.statistics)
     if (layers_.is_worker_of(s.layer)) add_shared(s);
   delivery_.emplace(layers_);
+  wide_.emplace(layers_);
   sharing_.emplace(layers_.ctx, layers_.grid, layers_.options.dtype, parts_);
   stages_ = comm::HostDevicePair(layers_.ctx, {layers_.ids()}, DType::i32);
   lack_inverse_ = comm::HostDevicePair(layers_.ctx, {layers_.layers()}, DType::f64);
@@ -142,6 +143,7 @@ void Rebuilds::rebuild_here(StepReport& report) {
     if (due.a || due.g) block.add_tasks(layers_.ctx, layers_.options, due, tasks_);
   }
   rebuild_step_ = report.step;
+  report.bytes += wide_->run(tasks_);
   add_outcomes(delays() ? workers_.start(tasks_) : workers_.run(tasks_), report);
   // Failed inversions must be repaired before other ranks receive them, before the next gradients
   // are projected on eigenvectors, and before a layer counts as having an inverse.

@@ -13,6 +13,7 @@
 #include "kfac/curvature/factor_delivery.h"
 #include "kfac/curvature/inverse_sharing.h"
 #include "kfac/curvature/layer_table.h"
+#include "kfac/curvature/wide_inversions.h"
 #include "kfac/inverse/failed_factor.h"
 #include "kfac/inverse/refresh.h"
 
@@ -30,7 +31,7 @@ namespace dkfac::kfac {
 class Rebuilds {
  public:
   explicit Rebuilds(LayerTable& layers);
-  /// Allocates what the table's statistics need.
+  /// Allocates what the table's statistics need, and makes groups of ranks for them; collective.
   void prepare();
 
   // A step, in the order of the algorithm.
@@ -101,6 +102,7 @@ class Rebuilds {
   std::vector<RefreshTask> tasks_;
   std::vector<SharedPart> parts_;
   std::optional<FactorDelivery> delivery_;
+  std::optional<WideInversions> wide_;
   std::optional<InverseSharing> sharing_;
   comm::HostDevicePair stages_;    ///< i32[statistics]: stages of RefreshWorkers.
   StepReport pending_;             ///< Inversions that were finished between two steps.

@@ -29,6 +29,7 @@ struct Statistic {
   StatisticTraits traits;
   int layer = 0;
   int owner = 0;  ///< Rank that averages it and inverts the average.
+  int ranks = 1;  ///< That invert it together, the owner among them (LayerOwners::ranks_a).
   StatisticPlan plan;
   int slot = -1;                       ///< Slot in the reduction of its kind.
   StatisticId partner = kNoStatistic;  ///< The other factor of the layer, from the same samples.

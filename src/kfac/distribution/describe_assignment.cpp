@@ -12,7 +12,9 @@
 #include "kfac/distribution/block_width.h"
 #include "kfac/distribution/cost_model.h"
 #include "kfac/distribution/kept_bytes.h"
+#include "kfac/distribution/layer_work.h"
 #include "kfac/distribution/plan_owners.h"
+#include "kfac/distribution/split_plan.h"
 #include "kfac/inverse/factor_plan.h"
 
 namespace dkfac::kfac {
@@ -88,8 +90,15 @@ std::string ranks_of(const LayerOwners& owners, const AssignmentDetails& details
     }
     text += ")";
   }
-  if (owners.a != owners.layer) text += ", A: " + std::to_string(owners.a);
-  if (owners.g != owners.layer) text += ", G: " + std::to_string(owners.g);
+  const auto add = [&](const char* factor, int rank, int ranks) {
+    if (rank == owners.layer && ranks == 1) return;
+    text += factor + std::to_string(rank);
+    if (ranks == 1) return;
+    const int first = rank - rank % ranks;
+    text += " of " + std::to_string(first) + " to " + std::to_string(first + ranks - 1);
+  };
+  add(", A: ", owners.a, owners.ranks_a);
+  add(", G: ", owners.g, owners.ranks_g);
   return text;
 }
 
@@ -112,10 +121,26 @@ void add_layer(const LayerSpec& spec, int owner, const AssignmentDetails& detail
 }
 
 /// Adds to each rank its part of the work of a layer.
-void add_load(const FactorLoads& load, const LayerOwners& owners, std::vector<double>& ranks) {
-  ranks[index_of(owners.layer)] += load.apply;
-  ranks[index_of(owners.a)] += load.a;
-  ranks[index_of(owners.g)] += load.g;
+void add_load(const FactorLoads& load, const LayerSpec& spec, const LayerOwners& owners,
+              const AssignmentDetails& details, std::vector<double>& ranks) {
+  for_work(
+      shared_load(load, spec, details.curvature, details.device, owners.ranks_a, owners.ranks_g),
+      owners, [&](int rank, double work) { ranks[index_of(rank)] += work; });
+}
+
+/// How even the work of the ranks is, and how many factors several ranks invert.
+std::string balance_text(std::span<const double> work, std::span<const LayerOwners> owners,
+                         double total, const CurvatureOptions& options) {
+  char text[64];
+  std::snprintf(text, sizeof text, "%.2f",
+                *std::ranges::max_element(work) * static_cast<double>(work.size()) / total);
+  std::string out = detail::concat("work of a rank: at most ", text, " times an even share");
+  if (!options.distribution.split_wide) return out + "\n";
+  std::int64_t wide = 0;
+  for (const LayerOwners& at : owners) wide += (at.ranks_a > 1 ? 1 : 0) + (at.ranks_g > 1 ? 1 : 0);
+  return detail::concat(out, "; several ranks invert each of ", wide, " factors (split_wide)",
+                        wide > 0 ? "" : ": none is wide enough and more work than an even share",
+                        "\n");
 }
 
 constexpr int kMostRankRows = 16;
@@ -175,8 +200,8 @@ std::string describe_assignment(std::span<const std::string> names,
     const FactorLoads own = load(spec);
     const auto statistic =
         static_cast<double>(curvature_bytes(spec, options, details.device).averages);
-    add_load(own, owners[i], flops);
-    if (timed) add_load(details.seconds[i], owners[i], seconds);
+    add_load(own, spec, owners[i], details, flops);
+    if (timed) add_load(details.seconds[i], spec, owners[i], details, seconds);
     statistics += statistic;
     parameters += static_cast<double>(weight_numel(spec) + bias_numel(spec));
     add_layer(spec, owners[i].layer, details, ranks);
@@ -212,6 +237,8 @@ std::string describe_assignment(std::span<const std::string> names,
     out << "ms: of a step, "
         << (options.distribution.calibrate ? "from measured costs" : "at 100 GFLOP/s")
         << "; rebuilds count by their interval\n";
+  if (details.world_size > 1 && total_flops > 0)
+    out << balance_text(flops, owners, total_flops, options);
   out << block_width_text(specs, options);
   out << names.size() << " layers, " << static_cast<std::int64_t>(parameters) << " parameters, "
       << human_bytes(statistics) << " of statistics in " << options.dtype << " per exchange\n";

@@ -13,6 +13,9 @@
 #include "core/shared/available_memory.h"
 #include "core/shared/index.h"
 #include "kfac/distribution/kept_bytes.h"
+#include "kfac/distribution/layer_work.h"
+#include "kfac/distribution/split_plan.h"
+#include "kfac/inverse/split_inverse.h"
 
 namespace dkfac::kfac {
 namespace {
@@ -28,6 +31,18 @@ double bytes_of_rebuild(const PlannedLayers& plan, const FactorPlan& factor) {
   if (!factor.is_set() || factor.is_diagonal()) return 0;
   return static_cast<double>(size_of(plan.options.dtype)) *
          static_cast<double>(factor.inverse_shape().numel() / factor.groups);
+}
+
+/// Raises what each rank holds at most in a rebuild by one of `factor`.
+void add_rebuild(const PlannedLayers& plan, const FactorPlan& factor, int averager, int ranks,
+                 std::vector<double>& rebuild) {
+  const double element = static_cast<double>(size_of(plan.options.dtype)),
+               scratch =
+                   ranks > 1 ? element * static_cast<double>(split_scratch(factor.dim, ranks)) : 0;
+  for_group(averager, ranks, [&](int r) {
+    const double own = scratch + (r == averager ? bytes_of_rebuild(plan, factor) : 0);
+    rebuild[index_of(r)] = std::max(rebuild[index_of(r)], own);
+  });
 }
 
 FactorPlan a_of(const PlannedLayers& plan, std::size_t i) {
@@ -104,9 +119,8 @@ std::vector<double> memory_need(const PlannedLayers& plan) {
     staging +=
         static_cast<double>(curvature_bytes(plan.specs[i], plan.options, plan.device).averages);
     add_kept(plan.specs[i], owners, plan.options, plan.device, plan.workers, kept);
-    double &of_a = rebuild[index_of(owners.a)], &of_g = rebuild[index_of(owners.g)];
-    of_a = std::max(of_a, bytes_of_rebuild(plan, a_of(plan, i)));
-    of_g = std::max(of_g, bytes_of_rebuild(plan, g_of(plan, i)));
+    add_rebuild(plan, a_of(plan, i), owners.a, owners.ranks_a, rebuild);
+    add_rebuild(plan, g_of(plan, i), owners.g, owners.ranks_g, rebuild);
   }
   for (std::size_t r = 0; r < kept.size(); ++r)
     need.push_back(kept[r].averages + kept[r].earlier + kept[r].inverses + staging + rebuild[r]);
@@ -168,8 +182,12 @@ std::string slow_rebuild(const PlannedLayers& plan, const CostModel& costs) {
   if (plan.specs.empty()) return {};
   std::vector<double> ranks(index_of(plan.ranks));
   for (std::size_t i = 0; i < plan.specs.size(); ++i) {
-    ranks[index_of(plan.owners[i].a)] += rebuild_seconds(plan, a_of(plan, i), costs);
-    ranks[index_of(plan.owners[i].g)] += rebuild_seconds(plan, g_of(plan, i), costs);
+    const LayerOwners& at = plan.owners[i];
+    const auto part = [&](const FactorPlan& factor, int together) {
+      return rebuild_seconds(plan, factor, costs) * split_part(factor, together);
+    };
+    for_work({.a = part(a_of(plan, i), at.ranks_a), .g = part(g_of(plan, i), at.ranks_g)}, at,
+             [&](int rank, double seconds) { ranks[index_of(rank)] += seconds; });
   }
   const auto busiest = std::ranges::max_element(ranks);
   if (!(*busiest > kLongRebuild)) return {};

@@ -28,7 +28,7 @@ struct PlannedLayers {
 
 /// Bytes that each rank needs at least: statistics of all layers on their way, averages of the
 /// factors it inverts, inverses of these and of the layers it works on, and what the largest
-/// rebuild writes before it is accepted.
+/// rebuild that it takes part in holds before it is accepted.
 [[nodiscard]] std::vector<double> memory_need(const PlannedLayers& plan);
 
 /// The memory of one rank: ranks of one group share it.

@@ -1,5 +1,9 @@
 #include "kfac/distribution/plan_owners.h"
 
+#include <utility>
+
+#include "kfac/distribution/split_plan.h"
+
 namespace dkfac::kfac {
 
 std::vector<LayerOwners> plan_owners(std::span<const LayerSpec> specs,
@@ -11,13 +15,10 @@ std::vector<LayerOwners> plan_owners(std::span<const LayerSpec> specs,
                         ? factor_seconds(costs, spec, options, device)
                         : factor_loads(spec, options.dtype, options.inverse.block_width));
   // EKFAC's second moments are along the eigenvectors of both factors.
-  if (options.distribution.split_factors && options.inverse.method != InverseMethod::ekfac)
-    return assign_factors(loads, world_size);
-  std::vector<LayerLoad> whole;
-  for (const FactorLoads& load : loads) whole.push_back({load.whole(), load.bytes});
-  std::vector<LayerOwners> owners;
-  for (const int owner : assign(whole, world_size)) owners.push_back({owner, owner, owner});
-  return owners;
+  const bool apart =
+      options.distribution.split_factors && options.inverse.method != InverseMethod::ekfac;
+  return assign_factors(shared_loads(std::move(loads), specs, options, world_size, device),
+                        world_size, apart);
 }
 
 }  // namespace dkfac::kfac

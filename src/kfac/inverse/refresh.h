@@ -20,7 +20,9 @@ struct RefreshTask {
   LayerCurvature* layer = nullptr;
   Factor* factor = nullptr;                 ///< A factor of the layer.
   InverseStage stage = InverseStage::kept;  ///< Result: the worst stage of the groups.
-  bool written = false;                     ///< Result: a group has a new inverse.
+  /// Result: a group has a new inverse. Where it is set before, the factor has been inverted, with
+  /// other ranks, and nothing is left to rebuild; on the host.
+  bool written = false;
 };
 
 /// Which factors of a layer to rebuild.

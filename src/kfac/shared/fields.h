@@ -132,7 +132,7 @@ void for_each_field(Options& options, Visit&& visit) {
 
 template <OptionsOf<DistributionOptions> Options, class Visit>
 void for_each_field(Options& options, Visit&& visit) {
-  auto& [grad_worker_fraction, calibrate, split_factors] = options;
+  auto& [grad_worker_fraction, calibrate, split_factors, split_wide] = options;
   visit(grad_worker_fraction,
         {"distribution.grad_worker_fraction",
          "fraction of the ranks that precondition a layer; 0: its owner alone", between(0, 1)});
@@ -140,6 +140,10 @@ void for_each_field(Options& options, Visit&& visit) {
         {"distribution.calibrate", "measure what inversions cost before owners are chosen"});
   visit(split_factors, {"distribution.split_factors",
                         "let different ranks invert the two factors of a layer where that gains"});
+  visit(split_wide, {.name = "distribution.split_wide",
+                     .help = "let several ranks invert a wide factor together where that gains",
+                     .only = "inverse_method",
+                     .is = "cholesky"});
 }
 
 template <OptionsOf<CurvatureOptions> Options, class Visit>

@@ -19,15 +19,6 @@ namespace {
 
 using kfac::CurvatureOptions;
 
-std::vector<SplitRun> over_threads(int ranks, const CurvatureOptions& options,
-                                   const SplitCourse& course = {}) {
-  std::vector<SplitRun> runs(static_cast<std::size_t>(ranks));
-  comm::run_ranks(ranks, [&](auto comm) {
-    runs[static_cast<std::size_t>(comm->rank())] = run_split(comm, options, course);
-  });
-  return runs;
-}
-
 struct SplitMethod {
   std::string name;
   CurvatureOptions options;
@@ -70,8 +61,8 @@ class EverySplit : public ::testing::TestWithParam<SplitMethod> {};
 TEST_P(EverySplit, GivesTheBitsOfWholeLayers) {
   const CurvatureOptions& whole = GetParam().options;
   for (const int ranks : short_or_full<std::vector<int>>({4}, {1, 2, 3, 4})) {
-    const std::vector<SplitRun> together = over_threads(ranks, whole),
-                                apart = over_threads(ranks, divided(whole));
+    const std::vector<SplitRun> together = run_split_over_threads(ranks, whole),
+                                apart = run_split_over_threads(ranks, divided(whole));
     EXPECT_FALSE(is_divided(together[0]));
     EXPECT_EQ(is_divided(apart[0]), ranks > 1) << apart[0].description;
     for (const SplitRun& run : apart) EXPECT_EQ(run.weights, together[0].weights) << ranks;
@@ -85,8 +76,8 @@ TEST_P(EverySplit, IsToldApartFromAnotherSplitOfTheDamping) {
     other.relative_damping *= 1 + 1e-6;
   else
     other.damping_split = kfac::DampingSplit::equal_traces;
-  EXPECT_NE(over_threads(2, other)[0].weights,
-            over_threads(2, divided(GetParam().options))[0].weights);
+  EXPECT_NE(run_split_over_threads(2, other)[0].weights,
+            run_split_over_threads(2, divided(GetParam().options))[0].weights);
 }
 
 INSTANTIATE_TEST_SUITE_P(Methods, EverySplit, ::testing::ValuesIn(split_methods()),
@@ -96,8 +87,8 @@ TEST(SplitFactors, GivesTheBitsOfWholeLayersAtEveryFraction) {
   for (const auto& [ranks, workers] : {std::pair(2, 2), {4, 2}, {4, 4}}) {
     CurvatureOptions whole = split_options(false);
     whole.distribution.grad_worker_fraction = static_cast<double>(workers) / ranks;
-    const std::vector<SplitRun> together = over_threads(ranks, whole),
-                                apart = over_threads(ranks, divided(whole));
+    const std::vector<SplitRun> together = run_split_over_threads(ranks, whole),
+                                apart = run_split_over_threads(ranks, divided(whole));
     EXPECT_TRUE(is_divided(apart[0])) << apart[0].description;
     for (const SplitRun& run : apart)
       EXPECT_EQ(run.weights, together[0].weights) << workers << " of " << ranks;
@@ -105,7 +96,7 @@ TEST(SplitFactors, GivesTheBitsOfWholeLayersAtEveryFraction) {
 }
 
 TEST(SplitFactors, GivesTheBitsOfWholeLayersOverTcp) {
-  const std::vector<double> whole = over_threads(3, split_options(false))[0].weights;
+  const std::vector<double> whole = run_split_over_threads(3, split_options(false))[0].weights;
   comm::testing::run_tcp(3, {}, [&](const std::shared_ptr<comm::Communicator>& comm) {
     const SplitRun run = run_split(comm, split_options(true));
     EXPECT_TRUE(is_divided(run)) << run.description;
@@ -119,7 +110,7 @@ TEST(SplitFactors, KeepsFactorsTogetherForEkfac) {
   options.refresh.statistics_interval = 1;
   options.refresh.inverse_interval = 3;
   options.distribution.grad_worker_fraction = 1;
-  const std::vector<SplitRun> runs = over_threads(2, options);
+  const std::vector<SplitRun> runs = run_split_over_threads(2, options);
   EXPECT_FALSE(is_divided(runs[0])) << runs[0].description;
 }
 
@@ -139,26 +130,12 @@ CurvatureOptions hopeless_split(bool split) {
   return options;
 }
 
-/// The sum over ranks of what their inversions came to.
-std::vector<int> outcomes(const std::vector<SplitRun>& runs) {
-  std::vector<int> sums;
-  for (std::size_t step = 0; step < runs[0].reports.size(); ++step) {
-    for (std::size_t stage = 0; stage < kfac::kInverseStages; ++stage) {
-      sums.push_back(0);
-      for (const SplitRun& run : runs) sums.back() += run.reports[step].inverses[stage];
-    }
-    sums.push_back(0);
-    for (const SplitRun& run : runs) sums.back() += run.reports[step].failed_factors;
-  }
-  return sums;
-}
-
 TEST(SplitFactors, ReportsAndSurvivesTheSameFailedInverses) {
   for (const int ranks : {2, 3}) {
-    const std::vector<SplitRun> whole =
-                                    over_threads(ranks, hopeless_split(false), failing_from(0, 3)),
-                                apart =
-                                    over_threads(ranks, hopeless_split(true), failing_from(0, 3));
+    const std::vector<SplitRun> whole = run_split_over_threads(ranks, hopeless_split(false),
+                                                               failing_from(0, 3)),
+                                apart = run_split_over_threads(ranks, hopeless_split(true),
+                                                               failing_from(0, 3));
     EXPECT_TRUE(is_divided(apart[0])) << apart[0].description;
     EXPECT_EQ(outcomes(apart), outcomes(whole));
     EXPECT_FALSE(whole[0].reports.back().without_inverse.empty());
@@ -182,21 +159,21 @@ TEST(SplitFactors, ContinueFromAStateOfAnyPlan) {
   whole.refresh.statistics_interval = 1;
   whole.refresh.inverse_interval = 2;
   const CurvatureOptions apart = divided(whole);
-  const std::vector<SplitRun> uninterrupted = over_threads(4, apart);
+  const std::vector<SplitRun> uninterrupted = run_split_over_threads(4, apart);
   for (const CurvatureOptions& before : {whole, apart}) {
-    const std::vector<SplitRun> half = over_threads(4, before, {.to = 3});
+    const std::vector<SplitRun> half = run_split_over_threads(4, before, {.to = 3});
     const std::vector<SavedState> saved = states_of(half);
     const SplitCourse rest{.from = 3, .before = &saved, .weights = half[0].weights};
-    EXPECT_EQ(over_threads(4, apart, rest)[0].weights, uninterrupted[0].weights);
+    EXPECT_EQ(run_split_over_threads(4, apart, rest)[0].weights, uninterrupted[0].weights);
     for (const int ranks : {1, 2, 3})
-      EXPECT_EQ(over_threads(ranks, apart, rest)[0].weights,
-                over_threads(ranks, whole, rest)[0].weights)
+      EXPECT_EQ(run_split_over_threads(ranks, apart, rest)[0].weights,
+                run_split_over_threads(ranks, whole, rest)[0].weights)
           << ranks;
   }
 }
 
 TEST(SplitFactors, SaveEachAverageOnceAndEachInverseWhereItIsApplied) {
-  const std::vector<SplitRun> runs = over_threads(3, split_options(true));
+  const std::vector<SplitRun> runs = run_split_over_threads(3, split_options(true));
   for (const char* name : {"fc0.a", "fc0.g", "fc1.a", "fc1.g"}) {
     int averages = 0, owned = 0, copies = 0;
     for (const SplitRun& run : runs) {
@@ -239,8 +216,8 @@ TEST(SplitFactors, AddTracesAndInversesToTheBytesOfAStepThatRebuilds) {
     whole.refresh.early_refreshes = false;
     whole.refresh.statistics_interval = 1;
     whole.refresh.inverse_interval = 2;
-    const std::vector<SplitRun> together = over_threads(ranks, whole),
-                                apart = over_threads(ranks, divided(whole));
+    const std::vector<SplitRun> together = run_split_over_threads(ranks, whole),
+                                apart = run_split_over_threads(ranks, divided(whole));
     for (int rank = 0; rank < ranks; ++rank)
       for (std::size_t step = 0; step < together[0].reports.size(); ++step) {
         const auto at = static_cast<std::size_t>(rank);

@@ -8,6 +8,8 @@
 
 #include "dkfac/core/error.h"
 
+#include "kfac/resnet50_layers.h"
+
 namespace dkfac::kfac {
 namespace {
 
@@ -120,6 +122,44 @@ TEST(AssignFactors, KeepsALayerWholeWhoseMessageCostsMoreThanItSaves) {
   EXPECT_EQ(assign_factors(one, 2), (std::vector<LayerOwners>{0}));
 }
 
+LayerOwners shared(LayerOwners owners, int ranks_a, int ranks_g = 1) {
+  owners.ranks_a = ranks_a;
+  owners.ranks_g = ranks_g;
+  return owners;
+}
+
+TEST(AssignFactors, GivesAFactorForSeveralRanksToThoseOfWhichTheBusiestHasLeast) {
+  // 9 -> 0, 5 -> 1 and 2; then ranks 2 and 3 have 5 and 0, so A goes there, its owner is rank 3.
+  const std::vector<FactorLoads> loads{
+      {.a = 9}, {.a = 5}, {.a = 5}, {.a = 3, .g = 1, .apply = 0.5, .ranks_a = 2}};
+  EXPECT_EQ(assign_factors(loads, 4),
+            (std::vector<LayerOwners>{0, 1, 2, shared(LayerOwners(3), 2)}));
+  // Five ranks have two pairs: the fifth belongs to none.
+  EXPECT_EQ(assign_factors(loads, 5),
+            (std::vector<LayerOwners>{0, 1, 2, shared(LayerOwners(3), 2)}));
+  // G and the products go to a rank that does not invert A.
+  const std::vector<FactorLoads> one{
+      {.a = 6, .g = 5, .apply = 1, .send_a = 0.1, .send_g = 0.1, .ranks_a = 2}};
+  EXPECT_EQ(assign_factors(one, 4), (std::vector<LayerOwners>{shared({2, 0, 2}, 2)}));
+  // Both for several, of which the fewer are among the others.
+  const std::vector<FactorLoads> both{{.a = 2, .g = 1, .ranks_a = 4, .ranks_g = 2}};
+  EXPECT_EQ(assign_factors(both, 4, false), (std::vector<LayerOwners>{shared(0, 4, 2)}));
+}
+
+TEST(AssignFactors, PlacesLayersAsAssignDoesWhereAllStayWhole) {
+  std::vector<FactorLoads> loads{{.bytes = 5}, {.bytes = 40}};
+  for (const LayerSpec& spec : testing::resnet50_layers())
+    loads.push_back(factor_loads(spec, DType::f32));
+  std::vector<LayerLoad> whole;
+  for (const FactorLoads& load : loads) whole.push_back({load.whole(), load.bytes});
+  for (const int ranks : {1, 3, 8, 64}) {
+    const std::vector<int> owners = assign(whole, ranks);
+    EXPECT_EQ(assign_factors(loads, ranks, false),
+              std::vector<LayerOwners>(owners.begin(), owners.end()))
+        << ranks;
+  }
+}
+
 TEST(AssignFactors, PlacesLayersWithoutFactorsAsAssignDoes) {
   const std::vector<FactorLoads> mixed{{.bytes = 5},
                                        {.a = 6, .apply = 4, .bytes = 50},
@@ -140,30 +180,11 @@ TEST(FactorLoadsOf, AreThePartsOfTheLayersLoad) {
   EXPECT_EQ(fc.send_g, 10 * 4 * (3 + 1));
 }
 
-/// The layers of ResNet-50 for 1,000 classes that have factors.
-std::vector<FactorLoads> resnet50() {
-  std::vector<FactorLoads> loads;
-  const auto add = [&](const LayerSpec& spec) { loads.push_back(factor_loads(spec, DType::f32)); };
-  const auto conv = [&](std::int64_t in, std::int64_t out, int side) {
-    add(Conv2dSpec{.in = in, .out = out, .window = Window::square(side), .bias = false});
-  };
-  conv(3, 64, 7);
-  std::int64_t in = 64;
-  for (const auto& [width, blocks] : {std::pair(64, 3), {128, 4}, {256, 6}, {512, 3}})
-    for (int block = 0; block < blocks; ++block) {
-      if (block == 0) conv(in, 4 * width, 1);
-      conv(in, width, 1);
-      conv(width, width, 3);
-      conv(width, 4 * width, 1);
-      in = 4 * width;
-    }
-  add(LinearSpec{.in = 2048, .out = 1000});
-  return loads;
-}
-
 // The table of docs/distribution.md, "Factors on different ranks".
 TEST(AssignFactors, EvensOutTheWorkOfResNet50) {
-  const std::vector<FactorLoads> loads = resnet50();
+  std::vector<FactorLoads> loads;
+  for (const LayerSpec& spec : testing::resnet50_layers())
+    loads.push_back(factor_loads(spec, DType::f32));
   ASSERT_EQ(loads.size(), 54U);
   std::vector<LayerLoad> whole;
   for (const FactorLoads& load : loads) whole.push_back({load.whole(), load.bytes});

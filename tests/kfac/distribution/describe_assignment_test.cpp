@@ -57,6 +57,30 @@ TEST(DescribeAssignment, ShowsTheRankOfAFactorThatTheOwnerDoesNotInvert) {
   EXPECT_NE(cells(text, "2 ")[4], "0 B") << text;  // Its average of G.
 }
 
+TEST(DescribeAssignment, ShowsRanksThatInvertAFactorTogether) {
+  CurvatureOptions options;
+  options.inverse.block_width = -1;
+  options.distribution.split_wide = true;
+  const std::vector<std::string> names{"wide"};
+  const std::vector<LayerSpec> wide{LinearSpec{.in = 4608, .out = 4, .bias = false}};
+  std::vector<LayerOwners> owners{5};
+  const auto text = [&] {
+    return describe_assignment(names, wide, owners, {.world_size = 8, .curvature = options});
+  };
+  EXPECT_NE(text().find("at most 8.00 times an even share; several ranks invert each of 0 factors "
+                        "(split_wide): none is wide enough"),
+            std::string::npos)
+      << text();
+  owners[0].ranks_a = 4;
+  EXPECT_EQ(cells(text(), "wide")[2], "5, A: 5 of 4 to 7") << text();
+  EXPECT_EQ(cells(text(), "4 ")[1], "0") << text();
+  EXPECT_NE(cells(text(), "4 ")[2], "0.0 %") << text();
+  EXPECT_EQ(cells(text(), "3")[2], "0.0 %") << text();
+  EXPECT_NE(text().find("each of 1 factors (split_wide)\n"), std::string::npos) << text();
+  options.distribution.split_wide = false;
+  EXPECT_EQ(text().find("split_wide"), std::string::npos) << text();
+}
+
 TEST(DescribeAssignment, ShowsOwnerGroupsFormsAndTimeOfEachLayer) {
   CurvatureOptions options;
   options.inverse.method = InverseMethod::eigen;

@@ -9,6 +9,8 @@
 #include "dkfac/core/error.h"
 #include "dkfac/kfac/preconditioner.h"
 
+#include "kfac/inverse/split_inverse.h"
+
 namespace dkfac::testing {
 namespace {
 
@@ -63,6 +65,16 @@ TEST(MemoryNeed, CountsAFactorThatAnotherRankInverts) {
   EXPECT_EQ(kfac::memory_need(layers.plan(2))[0],
             4 * (staging + TwoLayers::averages(0) + of_g + TwoLayers::kInverses0 +
                  TwoLayers::kInverses1 + g));
+}
+
+TEST(MemoryNeed, CountsTheScratchOfEachRankThatInvertsAFactorWithOthers) {
+  TwoLayers layers;
+  const std::vector<double> alone = kfac::memory_need(layers.plan());
+  layers.owners[1].ranks_g = 2;
+  const std::vector<double> together = kfac::memory_need(layers.plan());
+  const auto scratch = static_cast<double>(kfac::split_scratch(1000, 2));
+  EXPECT_EQ(together[0], alone[0] + 4 * (scratch - 20 * 20));  // Beside no matrix of its own.
+  EXPECT_EQ(together[1], alone[1] + 4 * scratch);
 }
 
 TEST(MemoryNeed, IsComparedWithWhatEachGroupOfRanksHas) {

@@ -93,11 +93,14 @@ void request_relative(Context&, const RequestRelative& request) { request(0); }
 void rebuild_all(Context& ctx, RefreshState& state, std::span<RefreshTask> tasks,
                  std::int64_t wide) {
   const int threads = dkfac::threads();
-  const auto is_wide = [wide](const RefreshTask& task) { return task.factor->factorised() > wide; };
+  const auto is_wide = [wide](const RefreshTask& task) {
+    return !task.written && task.factor->factorised() > wide;
+  };
   const bool wide_first = std::ranges::count_if(tasks, is_wide) < threads;
   std::vector<RefreshTask*> queued;
   double work = 0;
   for (RefreshTask& task : tasks) {
+    if (task.written) continue;
     if (wide_first && is_wide(task)) {
       rebuild(ctx, task);
     } else {
