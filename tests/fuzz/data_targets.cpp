@@ -61,6 +61,13 @@ void png(Bytes bytes) {
   });
 }
 
+void webp(Bytes bytes) {
+  attempt([&] {
+    data::Image image;
+    data::decode_webp(bytes, few_pixels(), image);
+  });
+}
+
 void photo_index(Bytes bytes) {
   const MemoryFile file(bytes);
   attempt([&] { (void)data::read_photo_index(file.path()); });

@@ -41,6 +41,17 @@ std::shared_ptr<TcpGroup> TcpGroup::world(const Member& self, const std::string&
   return group;
 }
 
+std::shared_ptr<TcpGroup> TcpGroup::over(int rank, std::vector<Link> links) {
+  const std::shared_ptr<TcpGroup> group(new TcpGroup());
+  group->rank_ = rank;
+  group->size_ = static_cast<int>(links.size());
+  group->members_.resize(links.size());
+  std::iota(group->members_.begin(), group->members_.end(), 0);
+  group->peers_.resize(links.size());
+  group->links_ = std::move(links);
+  return group;
+}
+
 std::shared_ptr<PeerGroup> TcpGroup::subgroup(std::span<const int> members, int id,
                                               const Options& options) {
   if (members.empty()) return nullptr;

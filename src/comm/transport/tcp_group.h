@@ -21,6 +21,9 @@ class TcpGroup final : public PeerGroup {
   static std::shared_ptr<TcpGroup> world(const Member& self, const std::string& host,
                                          std::uint16_t port, const Options& options);
 
+  /// Makes the group of `rank` over connections that exist; that to itself is closed.
+  static std::shared_ptr<TcpGroup> over(int rank, std::vector<Link> links);
+
   [[nodiscard]] std::span<const int> job_ranks() const override { return members_; }
   [[nodiscard]] std::unique_ptr<Transfers> make_transfers(Channel channel, const CallInfo& info,
                                                           int phase) override;
