@@ -44,7 +44,7 @@ void write_mean_image(const std::filesystem::path& path, const data::FoundMeanIm
 data::MeanImage read_mean_image(const std::filesystem::path& path) {
   const safetensors::File file = safetensors::File::read(path);
   const safetensors::Entry* entry = file.find(kMeanImage);
-  if (entry == nullptr || entry->shape.size() != 3 ||
+  if (entry == nullptr || entry->shape.size() != 3 || file.data(*entry).empty() ||
       (entry->dtype != "F64" && entry->dtype != "F32"))
     throw DataError(fmt::format(
         "[mean_image] '{}' has {} as '{}', not F64 or F32 [height, width, channels]; write it with "
