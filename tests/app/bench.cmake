@@ -23,7 +23,9 @@ foreach(test peers first_hour)
   endif()
 endforeach()
 
-add_test(NAME app.tools
-         COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/tools_test.py)
-set_tests_properties(app.tools PROPERTIES LABELS app TIMEOUT 120
-  ENVIRONMENT "${DKFAC_TEST_ENVIRONMENT};DKFAC=$<TARGET_FILE:dkfac>;DKFAC_REPOSITORY=${PROJECT_SOURCE_DIR}")
+foreach(suite tools large_batch)
+  add_test(NAME app.${suite}
+           COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/${suite}_test.py)
+  set_tests_properties(app.${suite} PROPERTIES LABELS app TIMEOUT 120
+    ENVIRONMENT "${DKFAC_TEST_ENVIRONMENT};DKFAC=$<TARGET_FILE:dkfac>;DKFAC_REPOSITORY=${PROJECT_SOURCE_DIR}")
+endforeach()
