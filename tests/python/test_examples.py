@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(not (EXAMPLES / "pytorch_cifar.py").is_file(), r
 
 
 def run(name, *arguments):
-    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(p for p in sys.path if p), OMP_NUM_THREADS="2")
+    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(p for p in sys.path if p), OMP_NUM_THREADS="1")
     done = subprocess.run([sys.executable, str(EXAMPLES / name), *arguments], env=environment, text=True, timeout=240,
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert done.returncode == 0, done.stderr
