@@ -44,6 +44,27 @@ if(DKFAC_TEST_PCH)
     <gtest/gtest.h> <algorithm> <cmath> <filesystem> <functional> <map> <memory> <string> <vector>)
 endif()
 
+# How tests are compiled. They may include src/ too.
+function(dkfac_test_target target)
+  target_link_libraries(${target} PRIVATE dkfac_test_support)
+  target_link_libraries(${target} PRIVATE dkfac_test_flags)
+  if(DKFAC_TEST_PCH)
+    target_precompile_headers(${target} REUSE_FROM dkfac_test_headers)
+  endif()
+  target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/tests ${PROJECT_SOURCE_DIR}/src)
+endfunction()
+
+# dkfac_test_objects(TARGET SOURCES ... LINK libs...): tests that several programs have, compiled once. A
+# program names $<TARGET_OBJECTS:TARGET> among its sources.
+function(dkfac_test_objects target)
+  cmake_parse_arguments(ARG "" "" "SOURCES;LINK" ${ARGN})
+  add_library(${target} OBJECT EXCLUDE_FROM_ALL ${ARG_SOURCES})
+  target_link_libraries(${target} PRIVATE ${ARG_LINK} dkfac_private_flags)
+  set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF)
+  dkfac_unite(${target})
+  dkfac_test_target(${target})
+endfunction()
+
 function(dkfac_test name)
   cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;LINK;LABELS;RANKS" ${ARGN})
   if(DKFAC_TEST_LABELS)
@@ -55,12 +76,7 @@ function(dkfac_test name)
   endif()
   string(REPLACE "." "_" target "test_${name}")
   dkfac_program(${target} SOURCES ${ARG_SOURCES} LINK ${ARG_LINK})
-  target_link_libraries(${target} PRIVATE dkfac_test_support)
-  target_link_libraries(${target} PRIVATE dkfac_test_flags)
-  if(DKFAC_TEST_PCH)
-    target_precompile_headers(${target} REUSE_FROM dkfac_test_headers)
-  endif()
-  target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/tests ${PROJECT_SOURCE_DIR}/src)
+  dkfac_test_target(${target})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 240)
   endif()
@@ -84,12 +100,13 @@ function(dkfac_test name)
 endfunction()
 
 option(DKFAC_GPU_TEST_LOCK "Tests of a device run one at a time" ON)
+option(DKFAC_BUILD_GPU_TESTS "Build the tests of a device" ON)
 # dkfac_gpu_test(NAME SOURCES ... LINK libs... [LABELS ...] [TIMEOUT s])
 #
 # Like dkfac_test, for a test of a CUDA device (tests/support/on_device.h): label gpu, skipped without
-# a device. Adds nothing in a build without CUDA.
+# a device. Adds nothing in a build without CUDA, or without DKFAC_BUILD_GPU_TESTS.
 function(dkfac_gpu_test name)
-  if(NOT DKFAC_HAVE_CUDA)
+  if(NOT DKFAC_HAVE_CUDA OR NOT DKFAC_BUILD_GPU_TESTS)
     return()
   endif()
   cmake_parse_arguments(GPU "" "TIMEOUT" "SOURCES;LINK;LABELS" ${ARGN})

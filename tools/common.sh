@@ -32,9 +32,9 @@ clear_folder() {
   rm -rf -- "$1"
 }
 
-# configure_and_build PRESET [cmake arguments...]: incremental, with ninja's progress.
+# configure_and_build PRESET [cmake arguments...]: incremental, with ninja's progress. DKFAC_CMAKE_OPTIONS: more arguments.
 configure_and_build() {
-  local preset=$1
+  local preset=$1 options
   shift
   if command -v ccache >/dev/null; then
     set -- -DCMAKE_{CXX,CUDA}_COMPILER_LAUNCHER=ccache "$@"
@@ -42,6 +42,7 @@ configure_and_build() {
     set -- -DDKFAC_UNITY=ON "$@"
   fi
   echo "build: $preset"
-  cmake --preset "$preset" "$@" --log-level=WARNING
+  read -ra options <<<"${DKFAC_CMAKE_OPTIONS:-}"
+  cmake --preset "$preset" "${options[@]}" "$@" --log-level=WARNING
   cmake --build --preset "$preset" --parallel "$cores"
 }
