@@ -62,7 +62,10 @@ search() {
 final() {
   ! grep -Eqs '"status": "(ok|failed)"' "$2/result.json" || return 0
   local how=("$1" --out "$2" --force --set "run.seed=$3")
-  ! compgen -G "$2/checkpoints/step-*[0-9]" >/dev/null || how=(--resume "$2")
+  local checkpoint
+  for checkpoint in "$2"/checkpoints/step-*[0-9]; do
+    if [ -e "$checkpoint" ]; then how=(--resume "$2"); fi
+  done
   tools/metered.py "$DKFAC" train "${how[@]}" --quiet || [ $? = 80 ] # It diverged, which is a result.
   echo "large_batch: $2 has ended"
 }
