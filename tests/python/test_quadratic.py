@@ -357,3 +357,19 @@ def test_what_decides_the_step_otherwise_cannot_be_assigned():
     for one, state, what in ((kfac, other.state_dict(), "momentum"), (other, kfac.state_dict(), "quadratic")):
         with pytest.raises(dkfac.DataError, match=f"the state is of a KFAC with .*{what}.*make it as that"):
             one.load_state_dict(state)
+
+
+@forward_mode
+def test_samples_that_no_tensor_tells_are_refused():
+    """The model takes a part of them; control: with batch_dim, all."""
+    class Boxed(nn.Linear):
+        def forward(self, batch):
+            return super().forward(torch.stack(batch))
+    xs = list(rand(6, 3))
+    model = Boxed(3, 2).to(F64)
+    with pytest.raises(dkfac.InvalidArgument, match="the quadratic model takes a part of the samples"):
+        step(kfac_of(model), model, xs)
+    model = Boxed(3, 2).to(F64)
+    kfac = kfac_of(model, batch_dim=len)
+    step(kfac, model, xs)
+    assert kfac.preconditioner.last_report.updated

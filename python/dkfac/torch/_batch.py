@@ -35,17 +35,18 @@ def _lists(values: Iterable[object]) -> Iterator[list[object]]:
             yield from _lists(value.values() if isinstance(value, Mapping) else value)
 
 
-def _candidates(values: Iterable[object], dim: int) -> list[Candidate]:
+def of_tensors(values: Iterable[object], dim: int) -> list[Candidate]:
+    """Of the tensors in these arguments, in tuples and dicts too, that have this dimension."""
     return [Candidate(shape[dim], t.numel() == 1,
                       len(shape) == 2 and shape[0] == 2 and not (t.is_floating_point() or t.is_complex()))
             for t in _tensors(values) if len(shape := t.shape) > dim]
 
 
 def candidates(values: Sequence[object], dim: int) -> list[Candidate]:
-    """Of the tensors in these arguments, in tuples and dicts too, that have this dimension. Where there are none, of
-    what is in lists, which may be batches, and of their lengths, as an element may be a sample."""
-    return _candidates(values, dim) or [one for each in _lists(values)
-                                        for one in (*_candidates(each, dim), Candidate(len(each)))]
+    """As of_tensors(). Where there are none, of what is in lists, which may be batches, and of their lengths, as an
+    element may be a sample."""
+    return of_tensors(values, dim) or [one for each in _lists(values)
+                                       for one in (*of_tensors(each, dim), Candidate(len(each)))]
 
 
 def rows_of(x: torch.Tensor, trailing: int) -> tuple[int, ...]:

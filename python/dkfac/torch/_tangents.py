@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from .._library import Error, InvalidArgument
 from . import _capture, _compiled, _gauss_newton, _loss_factor
-from ._batch import choose
+from ._batch import choose, of_tensors
 from ._gauss_newton import Arguments, Batch, Loss, Outputs
 from ._loss_factor import Found
 from ._recorder import Recorder
@@ -104,6 +104,10 @@ class ModelPasses:
                         "last step; call it between that and the backward pass of the loss, in every step")
         # The whole batch, where nothing tells the samples of the arguments.
         dim, size = -1 if callable(setup.batch_dim) else setup.batch_dim, one.batch
+        if dim >= 0 and not of_tensors((*self._args, *self._kwargs.values()), dim):
+            raise InvalidArgument("[fisher_backward] the quadratic model takes a part of the samples, and no argument "
+                                  f"of the model is a tensor with dimension batch_dim = {dim}; pass batch_dim=a "
+                                  "callable that returns their number, with which it takes all of them")
         if dim >= 0:  # Passes without statistics have not compared the arguments with the results.
             fitting = choose(recorder._batches, {t.shape[dim] for t in self._results if t.dim() > dim}, one.rows)
             size = fitting.size if fitting is not None else size
