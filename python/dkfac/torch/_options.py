@@ -77,7 +77,8 @@ class CommonOptions(TypedDict, total=False):
     equal bit for bit. Not with "ekfac", whose factors stay together. Default False."""
     split_wide: bool
     """Lets 2, 4 or 8 ranks invert a wide factor together, where it is more work than a rank has on average; the weights
-    then depend on the number of ranks within rounding. "cholesky" only, on the CPU. Default False."""
+    then depend on the number of ranks within rounding. "cholesky" only, on the CPU; not a factor of diagonal blocks, so
+    with block_width=-1. Default False."""
     precondition_tf32: bool
     """On a CUDA device, products that precondition a gradient round operands to TF32. Default False."""
     overlap: bool

@@ -92,10 +92,12 @@ std::string ranks_of(const LayerOwners& owners, const AssignmentDetails& details
   }
   const auto add = [&](const char* factor, int rank, int ranks) {
     if (rank == owners.layer && ranks == 1) return;
-    text += factor + std::to_string(rank);
+    text += factor;
+    if (ranks == 1 || rank != owners.layer) text += std::to_string(rank);
     if (ranks == 1) return;
     const int first = rank - rank % ranks;
-    text += " of " + std::to_string(first) + " to " + std::to_string(first + ranks - 1);
+    if (rank != owners.layer) text += " of ";
+    text += "ranks " + std::to_string(first) + " to " + std::to_string(first + ranks - 1);
   };
   add(", A: ", owners.a, owners.ranks_a);
   add(", G: ", owners.g, owners.ranks_g);

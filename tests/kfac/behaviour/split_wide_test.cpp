@@ -17,8 +17,9 @@ namespace {
 
 using kfac::CurvatureOptions;
 
-/// A of the first layer is wide enough for four ranks, also with the messages of f64.
-const std::vector<LinearSpec> kOneWide{{.in = 960, .out = 64}, {.in = 20, .out = 30}};
+/// A of the first layer is wide enough for two ranks, and for four, also with the messages of f64.
+const std::vector<LinearSpec> kTwoRanks{{.in = 640, .out = 8}, {.in = 20, .out = 30}},
+    kFourRanks{{.in = 960, .out = 8}, {.in = 20, .out = 30}};
 /// One factor for four ranks and one for two.
 const std::vector<LinearSpec> kMixed{{.in = 960, .out = 8}, {.in = 899, .out = 8}};
 
@@ -39,7 +40,7 @@ SplitCourse course_of(std::vector<LinearSpec> layers, int to = 3) {
   return {.to = to, .layers = std::move(layers)};
 }
 
-bool is_shared(const SplitRun& run, const char* ranks = " of 0 to ") {
+bool is_shared(const SplitRun& run, const char* ranks = "ranks 0 to ") {
   return run.description.find(ranks) != std::string::npos;
 }
 
@@ -80,8 +81,8 @@ class EveryWide : public ::testing::TestWithParam<WideMethod> {};
 
 TEST_P(EveryWide, IsThatOfOneRankWithinRounding) {
   const CurvatureOptions& alone = GetParam().options;
-  const SplitCourse course = course_of(kOneWide);
   for (const int ranks : GetParam().name == "Cholesky" ? std::vector{2, 3, 4} : std::vector{2}) {
+    const SplitCourse course = course_of(ranks == 2 ? kTwoRanks : kFourRanks);
     const std::vector<SplitRun> one = run_split_over_threads(ranks, alone, course),
                                 several = run_split_over_threads(ranks, wide(alone), course);
     EXPECT_FALSE(is_shared(one[0]));
@@ -99,8 +100,8 @@ TEST_P(EveryWide, IsToldApartFromAnotherDamping) {
   CurvatureOptions other = GetParam().options;
   (other.damping > 0 ? other.damping : other.relative_damping) *= 1 + 1e-5;
   EXPECT_FALSE(
-      near(run_split_over_threads(2, other, course_of(kOneWide))[0].weights,
-           run_split_over_threads(2, wide(GetParam().options), course_of(kOneWide))[0].weights,
+      near(run_split_over_threads(2, other, course_of(kTwoRanks))[0].weights,
+           run_split_over_threads(2, wide(GetParam().options), course_of(kTwoRanks))[0].weights,
            kRounding));
 }
 
@@ -112,12 +113,12 @@ TEST(SplitWide, GroupsOfSeveralSizesDoNotWaitForEachOther) {
   const std::vector<SplitRun> one = run_split_over_threads(4, split_options(false), course),
                               several =
                                   run_split_over_threads(4, wide(split_options(false)), course);
-  EXPECT_TRUE(is_shared(several[0], " of 0 to 3")) << several[0].description;
+  EXPECT_TRUE(is_shared(several[0], "ranks 0 to 3")) << several[0].description;
   EXPECT_TRUE(near(several[0].weights, one[0].weights, kRounding));
 }
 
 TEST(SplitWide, HasOneSetOfBitsOnEveryBackend) {
-  const SplitCourse course = course_of(kOneWide, 2);
+  const SplitCourse course = course_of(kFourRanks, 2);
   const std::vector<double> threads =
       run_split_over_threads(3, wide(split_options(false)), course)[0].weights;
   comm::testing::run_tcp(3, {}, [&](const std::shared_ptr<comm::Communicator>& comm) {
@@ -131,7 +132,7 @@ TEST(SplitWide, LeavesAFactorThatFailsToItsRankAlone) {
   options.dtype = DType::f32;
   options.damping = 1e-18;
   options.inverse.max_failed_refreshes = 3;
-  SplitCourse course = course_of(kOneWide, 1);
+  SplitCourse course = course_of(kTwoRanks, 1);
   course.inputs = [](int, int layer, std::vector<double>& x) {
     if (layer == 0) std::ranges::fill(x, 1.0);
   };
@@ -145,7 +146,7 @@ TEST(SplitWide, LeavesAFactorThatFailsToItsRankAlone) {
 }
 
 TEST(SplitWide, RejectsAStepWithANaNOfOneRankOnAll) {
-  SplitCourse course = course_of(kOneWide, 4);
+  SplitCourse course = course_of(kTwoRanks, 4);
   course.inputs = [](int step, int layer, std::vector<double>& x) {
     if (step == 2 && layer == 0) x[3] = std::numeric_limits<double>::quiet_NaN();
   };
@@ -169,11 +170,11 @@ TEST(SplitWide, RejectsAStepWithANaNOfOneRankOnAll) {
 }
 
 TEST(SplitWide, ContinuesFromAStateOfEitherPlan) {
-  const SplitCourse all = course_of(kOneWide, 4);
+  const SplitCourse all = course_of(kTwoRanks, 4);
   const CurvatureOptions one = split_options(false), several = wide(one);
   const std::vector<double> uninterrupted = run_split_over_threads(2, several, all)[0].weights;
   for (const CurvatureOptions& before : {several, one}) {
-    const std::vector<SplitRun> half = run_split_over_threads(2, before, course_of(kOneWide, 2));
+    const std::vector<SplitRun> half = run_split_over_threads(2, before, course_of(kTwoRanks, 2));
     std::vector<SavedState> saved;
     for (const SplitRun& run : half) saved.push_back(run.state);
     SplitCourse rest = all;
@@ -203,9 +204,9 @@ std::uint64_t added_bytes(int rank, bool factored) {
 TEST(SplitWide, AddsColumnsToTheBytesOfAStepThatRebuilds) {
   for (const bool factored : {false, true}) {
     const CurvatureOptions options = factored ? split_options(false) : explicit_inverses();
-    const std::vector<SplitRun> one = run_split_over_threads(2, options, course_of(kOneWide, 2)),
+    const std::vector<SplitRun> one = run_split_over_threads(2, options, course_of(kFourRanks, 2)),
                                 several = run_split_over_threads(2, wide(options),
-                                                                 course_of(kOneWide, 2));
+                                                                 course_of(kFourRanks, 2));
     for (std::size_t rank = 0; rank < 2; ++rank)
       for (std::size_t step = 0; step < 2; ++step)
         EXPECT_EQ(several[rank].reports[step].bytes - one[rank].reports[step].bytes,

@@ -72,7 +72,7 @@ TEST(DescribeAssignment, ShowsRanksThatInvertAFactorTogether) {
             std::string::npos)
       << text();
   owners[0].ranks_a = 4;
-  EXPECT_EQ(cells(text(), "wide")[2], "5, A: 5 of 4 to 7") << text();
+  EXPECT_EQ(cells(text(), "wide")[2], "5, A: ranks 4 to 7") << text();
   EXPECT_EQ(cells(text(), "4 ")[1], "0") << text();
   EXPECT_NE(cells(text(), "4 ")[2], "0.0 %") << text();
   EXPECT_EQ(cells(text(), "3")[2], "0.0 %") << text();
