@@ -18,12 +18,12 @@ from ._count import Count, of_accelerate
 from ._gradients import WIDE
 from ._join import Joining
 from ._layers import Layer, Moments, NormLayer
-from ._parts import Parts
 from ._passes import Passes, Use, resize, take
 from ._records import divided
 from ._registered import Registered
 from ._settings import Settings
 from ._setup import Setup
+from ._submodules import Submodules
 from ._trained import ModelLayers
 from ._uncaught import Uncaught
 from ._vector_hooks import VectorHooks
@@ -50,14 +50,14 @@ class Recorder:
         self._watch()
         self.stance = _compiled.Stance(setup.model, layers.modules)
         self._hooks = _capture.around_forward(setup.model, self)
-        self.parts = Parts(self)
+        self.submodules = Submodules(self)
         _scalers.listen(self)
 
     def detach(self) -> None:
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
-        self.parts.end()
+        self.submodules.end()
         self.uncaught.forget()
         self.consistency.end_step()
         self.vectors.end_step()
@@ -155,7 +155,7 @@ class Recorder:
         _compiled.refuse()
         if _compiled.makes_graph():
             return
-        self.parts.pass_begins(model)
+        self.submodules.pass_begins(model)
         _checks.refuse_pass(model)
         self.joining.enter(model)
         _checks.refuse_place(self.setup, self.layers.watched)
@@ -180,7 +180,7 @@ class Recorder:
             dim = self.setup.batch_dim
             if not callable(dim) and not resize(one, self._batches, dim, results):
                 self.consistency.tell("batch", _messages.no_batch(one.batch, dim, bool(self._batches)))
-            if self.registered is None and not self.parts.begun:
+            if self.registered is None and not self.submodules.begun:
                 self.vectors.leave()
             self._search(results, whole=False)
             for tensor in results:
@@ -275,7 +275,7 @@ class Recorder:
         if self.passes.paused:
             return
         if self.passes.current is not None:
-            self.parts.backward_begins()
+            self.submodules.backward_begins()
             self.passes.current.backward = True
         self._search(tensors, whole=True)
 
@@ -371,7 +371,7 @@ class Recorder:
             self._end_records()
         self._quiet = self.registered is not None
         self.passes.end_step()
-        self.parts.end_step()
+        self.submodules.end_step()
         self.uncaught.end_step()
         self.joining.end_step()
         self.layers.end_step()

@@ -1,4 +1,4 @@
-"""Passes of a model whose own forward() does not run: methods of it, or others, call its parts."""
+"""Passes of a model whose own forward() does not run: methods of it, or others, call its submodules."""
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
     from ._recorder import Recorder
 
 
-class Parts:
-    """Hooks on all modules of a model, until a pass of the whole is seen. The first part that is called begins a pass,
+class Submodules:
+    """Hooks on all modules of a model, until a pass of the whole is seen. The first one that is called begins a pass,
     which has what is called until its backward pass begins. On several ranks the wrapper that averages gradients has to
     be called as a whole; so has a model whose arguments tell the number of samples."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._running: nn.Module | None = None  # The outermost part that computes.
+        self._running: nn.Module | None = None  # The outermost one that computes.
         self._modules: list[nn.Module] = []
         self._hooks: list[RemovableHandle] = []
-        self.begun = False  # A pass of parts was.
+        self.begun = False  # A pass of submodules was.
         setup = recorder.setup
         self._dim = 0 if callable(setup.batch_dim) else setup.batch_dim
         if setup.comm.size > 1 or callable(setup.batch_dim):
@@ -43,12 +43,12 @@ class Parts:
         self._hooks, self._modules, self._running = [], [], None
 
     def pass_begins(self, module: nn.Module) -> None:
-        """Of the whole model, or of a part."""
+        """Of the whole model, or of a submodule."""
         if module is self._recorder.setup.model and not self.begun:
             self.end()
 
     def backward_begins(self) -> None:
-        """The first pass of parts ends where its backward pass begins."""
+        """The first pass of submodules ends where its backward pass begins."""
         if self.begun and self._recorder.registered is None:
             self._recorder.vectors.leave()
 
@@ -61,7 +61,7 @@ class Parts:
             return
         if passes.current is not None and not passes.current.backward and not passes.paused:
             passes.inside = True
-        elif candidates((*args, *(kwargs or {}).values()), self._dim):  # Or a part of it has.
+        elif candidates((*args, *(kwargs or {}).values()), self._dim):  # Or one inside it has.
             recorder.enter(module, args, kwargs)
         if passes.inside:
             self._running, self.begun = module, True
