@@ -72,8 +72,9 @@ enum class Staleness : std::uint8_t {
 enum class StepLength : std::uint8_t {
   automatic,  ///< `gradient`; with a KL clip, which is a length of its own, `none`.
   none,       ///< U itself: a step of the natural gradient, which needs a rate of its own.
-  /// |V|/(|U| sqrt(cos)) U with their cosine, turned towards V where that is below 0.3: rates,
-  /// momentum and clipping of the optimizer behind it stay right.
+  /// |V|/(|U| sqrt(cos)) U with their cosine, turned towards V where that is below 0.3, and up to
+  /// the shorter `projection` in a layer's first steps and while gradients oppose the steps before
+  /// them: rates, momentum and clipping of the optimizer behind it stay right.
   gradient,
   projection,  ///< <U,V>/|U|^2 U, which is never longer: descends wherever the gradient would.
   /// Rates of U and of the last step from the quadratic model of the loss (Martens and Grosse 2015;

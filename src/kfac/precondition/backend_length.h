@@ -14,9 +14,9 @@ DKFAC_KERNEL(void, keep_gradient, ConstTensorView v, TensorView copy, TensorView
 /// products[2] = u'u, u'v.
 DKFAC_KERNEL(void, length_products, ConstTensorView v, ConstTensorView u, TensorView products);
 
-/// As store_length_factors(); products[2,3], lengths[kLengths] and factors[2] are f64.
+/// As store_length_factors(); products[2,3], before[3], lengths[kLengths] and factors[2] are f64.
 DKFAC_KERNEL(void, set_length_factors, StepLength rule, ConstTensorView products,
-             TensorView lengths, TensorView factors);
+             ConstTensorView before, TensorView lengths, TensorView factors);
 /// u = factors[0] u + factors[1] v, without u where factors[0] is 0. factors[2]: f64.
 DKFAC_KERNEL(void, set_length, ConstTensorView factors, ConstTensorView v, TensorView u);
 

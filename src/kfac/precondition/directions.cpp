@@ -23,7 +23,7 @@ Directions::Directions(Context& ctx, const Curvature& curvature)
     : ctx_(ctx), kl_clip_(curvature.options().kl_clip) {
   form_batches(curvature);
   if (const StepLength rule = curvature.options().length_rule(); rule != StepLength::none)
-    lengths_.emplace(ctx, rule, curvature.layers());
+    lengths_.emplace(ctx, rule, curvature);
   if (!(kl_clip_ > 0)) return;
   clip_.emplace(ctx, 2 * std::int64_t{curvature.layers()});
   factor_ = comm::HostDevicePair(ctx, {1}, DType::f64);

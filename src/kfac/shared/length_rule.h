@@ -20,8 +20,9 @@ struct LengthFactors {
 };
 
 /// What is kept of a layer's steps: the mean of |V| as bounded, how many entered it, the mean of
-/// the share of |V| that the bound took, in [0, 1]; and how many numbers these are.
-inline constexpr int kMeanLength = 0, kSteps = 1, kTaken = 2, kLengths = 3;
+/// the share of |V| that the bound took, in [0, 1], that of the cosine of V and the step before it;
+/// and how many numbers these are.
+inline constexpr int kMeanLength = 0, kSteps = 1, kTaken = 2, kAlong = 3, kLengths = 4;
 
 /// Least cosine of a layer's step and its gradient where the bound takes nothing of |V|.
 inline constexpr double kLeastCosine = 0.3;
@@ -29,20 +30,37 @@ inline constexpr double kLeastCosine = 0.3;
 inline constexpr double kLengthBound = 1.4;
 /// Weight of a new length in that mean, once 1/weight steps have entered it alike.
 inline constexpr double kLengthWeight = 0.03;
-/// Weight of a new share in the mean of those that the bound took.
+/// Weight of a new share in the mean of those that the bound took, and of a new cosine.
 inline constexpr double kTakenWeight = 0.1;
+/// Steps in which a layer's exponent falls from 1.
+inline constexpr double kCautiousSteps = 10;
+/// How fast it rises to 1 while gradients oppose the steps before them.
+inline constexpr double kCaution = 20;
+
+/// Returns the p of a step's length |V| cos^p: 1, with which a step bears every rate that the
+/// gradient bears, in the first steps and where they overshoot, otherwise -1/2. `steps` counts this
+/// one; `along`: the mean cosine of gradients and the steps before them.
+[[nodiscard]] DKFAC_HD inline double length_exponent(double steps, double along) {
+  const double first = 1 - steps / kCautiousSteps, opposed = -kCaution * along;
+  double caution = first > opposed ? first : opposed;
+  if (caution > 1) caution = 1;
+  if (!(caution > 0)) caution = 0;
+  return 1.5 * caution - 0.5;
+}
 
 /// Returns the step of a layer by its rule (docs/math.md, "Step length"), before the bound of
 /// growth: the gradient itself where the direction has no usable length.
 [[nodiscard]] DKFAC_HD inline LengthFactors length_factors(StepLength rule, LengthProducts p,
-                                                           double least_cosine = kLeastCosine) {
+                                                           double least_cosine = kLeastCosine,
+                                                           double exponent = -0.5) {
   const double v = std::sqrt(p.vv), u = std::sqrt(p.uu), cosine = p.uv / (v * u);
   const bool usable = p.vv > 0 && p.uu > 0 && cosine > 0;  // Not where a product is a NaN.
   if (!usable || !(v / u > 0) || !(v / u - v / u == 0)) return {.direction = 0, .gradient = 1};
   if (rule == StepLength::projection) return {.direction = cosine * v / u, .gradient = 0};
-  if (cosine >= least_cosine) return {.direction = v / u / std::sqrt(cosine), .gradient = 0};
+  if (cosine >= least_cosine)
+    return {.direction = v / u * std::pow(cosine, exponent), .gradient = 0};
   // The parts of the step across V and along V are those of the least cosine.
-  const double length = 1 / std::sqrt(least_cosine);
+  const double length = std::pow(least_cosine, exponent);
   const double turn = std::sqrt((1 - least_cosine * least_cosine) / (1 - cosine * cosine));
   return {.direction = length * turn * v / u, .gradient = length * (least_cosine - turn * cosine)};
 }
@@ -62,14 +80,24 @@ inline constexpr double kTakenWeight = 0.1;
   return factor;
 }
 
+/// Enters the cosine of the gradient V and the step W before it into the layer's lengths, unless
+/// one of them is 0 or not finite. p[3]: vv, vw, ww.
+DKFAC_HD inline void enter_cosine(const double* p, double* lengths) {
+  const double cosine = p[1] / (std::sqrt(p[0]) * std::sqrt(p[2]));
+  if (cosine - cosine == 0) lengths[kAlong] += kTakenWeight * (cosine - lengths[kAlong]);
+}
+
 /// Stores length_factors() times bound_length() in factors[2]. p[2,3]: vv, uu, uv of weight and
-/// bias. A length that its bound has cut for some steps turns them towards the gradient.
-DKFAC_HD inline void store_length_factors(StepLength rule, const double* p, double* lengths,
-                                          double* factors) {
+/// bias; before[3]: as of enter_cosine(). A length that its bound has cut for some steps turns them
+/// towards the gradient.
+DKFAC_HD inline void store_length_factors(StepLength rule, const double* p, const double* before,
+                                          double* lengths, double* factors) {
   const LengthProducts sums{.vv = p[0] + p[3], .uu = p[1] + p[4], .uv = p[2] + p[5]};
   const double bound = bound_length(std::sqrt(sums.vv), lengths);
+  enter_cosine(before, lengths);
   const double least_cosine = kLeastCosine + (1 - kLeastCosine) * lengths[kTaken];
-  const LengthFactors step = length_factors(rule, sums, least_cosine);
+  const LengthFactors step =
+      length_factors(rule, sums, least_cosine, length_exponent(lengths[kSteps], lengths[kAlong]));
   factors[0] = bound * step.direction;
   factors[1] = bound * step.gradient;
 }

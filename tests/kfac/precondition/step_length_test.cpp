@@ -68,6 +68,62 @@ TEST(LengthFactors, LeaveTheGradientWhereADirectionHasNoUsableLength) {
     }
 }
 
+TEST(LengthExponent, IsThatOfAProjectionAtFirstAndWhileGradientsOpposeSteps) {
+  EXPECT_DOUBLE_EQ(kfac::length_exponent(1, 0), 1.5 * 0.9 - 0.5);
+  EXPECT_DOUBLE_EQ(kfac::length_exponent(10, 0), -0.5);
+  EXPECT_DOUBLE_EQ(kfac::length_exponent(1e6, 0.9), -0.5);
+  EXPECT_DOUBLE_EQ(kfac::length_exponent(1e6, -0.025), 1.5 * 0.5 - 0.5);
+  EXPECT_DOUBLE_EQ(kfac::length_exponent(1e6, -0.9), 1);
+  EXPECT_DOUBLE_EQ(kfac::length_exponent(8, -0.025), 1.5 * 0.5 - 0.5);  // The larger one counts.
+  const kfac::LengthProducts p{.vv = 4, .uu = 16, .uv = 8 * 0.64};
+  EXPECT_DOUBLE_EQ(length_factors(StepLength::gradient, p, 0.3, 1).direction,
+                   length_factors(StepLength::projection, p).direction);
+}
+
+TEST(LengthExponent, FollowsTheMeanCosineOfGradientsAndTheStepsBeforeThem) {
+  double lengths[kfac::kLengths] = {};
+  const double opposed[] = {4, -1, 0.25}, across[] = {9, 0, 1};
+  kfac::enter_cosine(opposed, lengths);
+  EXPECT_DOUBLE_EQ(lengths[kfac::kAlong], -0.1);
+  kfac::enter_cosine(across, lengths);
+  EXPECT_DOUBLE_EQ(lengths[kfac::kAlong], -0.09);
+  for (const double none : {0., kInfinite, std::nan("")}) {
+    const double gradient[] = {none, none, 1}, step[] = {1, none, none};
+    kfac::enter_cosine(gradient, lengths);
+    kfac::enter_cosine(step, lengths);
+  }
+  EXPECT_DOUBLE_EQ(lengths[kfac::kAlong], -0.09);
+}
+
+/// The largest loss |w|^2/2 from w = 1 on, as a multiple of the first, over steps of a rate that
+/// the gradient w bears, 1.8 of 2, along U = D w with D from 1 to 64. steps: those already taken.
+double largest_loss(double steps) {
+  constexpr int kWidth = 16;
+  std::vector<double> w(kWidth, 1), u(kWidth), last(kWidth, 0);
+  double lengths[kfac::kLengths] = {}, largest = 0, factors[2];
+  lengths[kfac::kSteps] = steps;
+  lengths[kfac::kMeanLength] = steps > 0 ? std::sqrt(product(w, w)) : 0;
+  for (int step = 0; step < 50; ++step) {
+    for (std::size_t i = 0; i < w.size(); ++i)
+      u[i] = std::pow(64, static_cast<double>(i) / (kWidth - 1)) * w[i];
+    const double products[6] = {product(w, w), product(u, u), product(u, w)};
+    const double before[3] = {product(w, w), product(w, last), product(last, last)};
+    kfac::store_length_factors(StepLength::gradient, products, before, lengths, factors);
+    for (std::size_t i = 0; i < w.size(); ++i) {
+      last[i] = factors[0] * u[i] + factors[1] * w[i];
+      w[i] -= 1.8 * last[i];
+    }
+    largest = std::max(largest, product(w, w) / kWidth);
+  }
+  EXPECT_LT(product(w, w), 0.1 * kWidth);
+  return largest;
+}
+
+TEST(LengthExponent, BearsARateThatTheGradientBearsInTheFirstSteps) {
+  EXPECT_LT(largest_loss(0), 1.1);
+  EXPECT_GT(largest_loss(1000), 2);  // Later steps are longer.
+}
+
 TEST(LengthBound, LetsALengthGrowByAFractionOfTheMean) {
   double lengths[kfac::kLengths] = {};
   EXPECT_EQ(kfac::bound_length(4, lengths), 1);  // The first is free.
@@ -85,8 +141,8 @@ TEST(LengthBound, TurnsStepsTowardsTheGradientWhileItCutsThem) {
   double lengths[kfac::kLengths] = {};
   double factors[2];
   const auto cosine = [&](double length) {  // Of the step for V = (length, 0), U = (0.1, 1).
-    const double products[2][3] = {{length * length, 1.01, 0.1 * length}, {}};
-    kfac::store_length_factors(StepLength::gradient, products[0], lengths, factors);
+    const double products[2][3] = {{length * length, 1.01, 0.1 * length}, {}}, before[3] = {};
+    kfac::store_length_factors(StepLength::gradient, products[0], before, lengths, factors);
     const double along = 0.1 * factors[0] + length * factors[1];
     return along / std::hypot(along, factors[0]);
   };
@@ -183,6 +239,9 @@ LengthStep length_step(const std::shared_ptr<comm::Communicator>& comm, StepLeng
 }
 
 double length_of(const std::vector<double>& x) { return std::sqrt(product(x, x)); }
+double cosine_of(const std::vector<double>& x, const std::vector<double>& y) {
+  return product(x, y) / (length_of(x) * length_of(y));
+}
 
 TEST(LayerLengths, GiveEachLayerTheStepOfItsRule) {
   const LengthStep free = length_step(comm::make_self(), StepLength::none);
@@ -193,7 +252,8 @@ TEST(LayerLengths, GiveEachLayerTheStepOfItsRule) {
         for (std::size_t l = 0; l < free.directions.size(); ++l) {
           const auto &u = free.directions[l], &v = free.gradients[l];
           const kfac::LengthFactors f =
-              length_factors(rule, {.vv = product(v, v), .uu = product(u, u), .uv = product(u, v)});
+              length_factors(rule, {.vv = product(v, v), .uu = product(u, u), .uv = product(u, v)},
+                             kfac::kLeastCosine, kfac::length_exponent(1, 0));
           EXPECT_GT(std::abs(f.direction - 1), 0.1) << l;  // Otherwise nothing is shown.
           std::vector<double> expected = u;
           for (std::size_t i = 0; i < u.size(); ++i)
@@ -222,11 +282,35 @@ TEST(LayerLengths, GrowByAFractionOfTheirMeanInAStep) {
   const LengthStep free = length_step(comm::make_self(), StepLength::gradient, 100);
   for (std::size_t l = 0; l < first.directions.size(); ++l) {
     const auto &v = second.gradients[l], &u = second.directions[l];
-    const double cosine = product(u, v) / (length_of(u) * length_of(v));
-    const double expected = 1.4 * length_of(first.gradients[l]) / std::sqrt(cosine);
+    const double cosine = cosine_of(u, v);
+    const double along = kfac::kTakenWeight * cosine_of(v, first.directions[l]);
+    const double expected =
+        1.4 * length_of(first.gradients[l]) * std::pow(cosine, kfac::length_exponent(2, along));
     EXPECT_NEAR(length_of(u), expected, 1e-10 * expected) << l;
     EXPECT_GT(length_of(free.directions[l]), 2 * length_of(u)) << l;  // A first step is free.
   }
+}
+
+TEST(LayerLengths, AreThoseOfProjectionsWhereGradientsOpposeTheStepsBeforeThem) {
+  for (const int ranks : {1, 3})
+    comm::run_ranks(ranks, [&](auto comm) {
+      LengthRun run(comm, StepLength::gradient);
+      for (int i = 0; i < 20; ++i) (void)run.step();
+      const LengthStep same = run.step();
+      for (int i = 0; i < 12; ++i) (void)run.step(i % 2 == 0 ? -1 : 1);  // Signs alternate.
+      const LengthStep opposed = run.step(-1);
+      for (std::size_t l = 0; l < same.directions.size(); ++l) {
+        const auto share = [&](const LengthStep& step) {  // Of |V| that the length is.
+          return length_of(step.directions[l]) / length_of(step.gradients[l]);
+        };
+        const auto cosine = [&](const LengthStep& step) {
+          return cosine_of(step.directions[l], step.gradients[l]);
+        };
+        EXPECT_NEAR(share(same), 1 / std::sqrt(cosine(same)), 1e-9) << l;
+        EXPECT_NEAR(share(opposed), cosine(opposed), 1e-9) << l;
+        EXPECT_LT(cosine(opposed), 0.99) << l;  // Otherwise nothing is shown.
+      }
+    });
 }
 
 TEST(LayerLengths, AreRememberedByTheState) {
@@ -234,19 +318,26 @@ TEST(LayerLengths, AreRememberedByTheState) {
   (void)run.step();
   Saver saver;
   run.preconditioner.visit_state(saver);
-  const LengthStep expected = run.step(100);
-  const auto resumed = [](const SavedState& state) {
+  const auto directions = [](LengthRun& of) {  // Of growing gradients whose signs alternate.
+    std::vector<std::vector<std::vector<double>>> all;
+    for (int i = 0; i < 12; ++i) all.push_back(of.step(i % 2 == 0 ? 100 : -100).directions);
+    return all;
+  };
+  const auto expected = directions(run);
+  const auto resumed = [&](const SavedState& state) {
     LengthRun other(comm::make_self(), StepLength::gradient);
     const std::vector states{state};
     Loader loader(states, 0);
     other.preconditioner.visit_state(loader);
-    return other.step(100).directions;
+    return directions(other);
   };
-  EXPECT_EQ(resumed(saver.state), expected.directions);
-  SavedState without = saver.state;
-  for (auto& [name, value] : without)
-    if (name.ends_with(".lengths")) value.bytes.assign(value.bytes.size(), '\0');
-  EXPECT_NE(resumed(without), expected.directions);
+  EXPECT_EQ(resumed(saver.state), expected);
+  for (const char* what : {".lengths", ".last_step"}) {
+    SavedState without = saver.state;
+    for (auto& [name, value] : without)
+      if (name.ends_with(what)) value.bytes.assign(value.bytes.size(), '\0');
+    EXPECT_NE(resumed(without), expected) << what;
+  }
 }
 
 TEST(LayerLengths, AreNotForAStepWithAKlClip) {

@@ -86,9 +86,9 @@ void length_products(Context&, ConstTensorView v, ConstTensorView u, TensorView 
   });
 }
 
-void set_length_factors(Context&, StepLength rule, ConstTensorView products, TensorView lengths,
-                        TensorView factors) {
-  store_length_factors(rule, products.data<double>(), lengths.data<double>(),
+void set_length_factors(Context&, StepLength rule, ConstTensorView products, ConstTensorView before,
+                        TensorView lengths, TensorView factors) {
+  store_length_factors(rule, products.data<double>(), before.data<double>(), lengths.data<double>(),
                        factors.data<double>());
 }
 

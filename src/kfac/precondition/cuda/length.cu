@@ -17,11 +17,11 @@ void length_products(Context& ctx, ConstTensorView v, ConstTensorView u, TensorV
   ops::dot(ctx, u, v, products.slice(0, 1, 1));
 }
 
-void set_length_factors(Context& ctx, StepLength rule, ConstTensorView products, TensorView lengths,
-                        TensorView factors) {
+void set_length_factors(Context& ctx, StepLength rule, ConstTensorView products,
+                        ConstTensorView before, TensorView lengths, TensorView factors) {
   dkfac::cuda::for_each(ctx.stream(), 1,
-                        SetLengthFactors{rule, products.data<double>(), lengths.data<double>(),
-                                         factors.data<double>()});
+                        SetLengthFactors{rule, products.data<double>(), before.data<double>(),
+                                         lengths.data<double>(), factors.data<double>()});
 }
 
 void set_length(Context& ctx, ConstTensorView factors, ConstTensorView v, TensorView u) {

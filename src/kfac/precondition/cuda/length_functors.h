@@ -10,10 +10,11 @@ namespace dkfac::kfac::cuda {
 struct SetLengthFactors {
   StepLength rule;
   const double* products;
+  const double* before;
   double* lengths;
   double* factors;
   DKFAC_HD void operator()(std::int64_t /*i*/) const {
-    store_length_factors(rule, products, lengths, factors);
+    store_length_factors(rule, products, before, lengths, factors);
   }
 };
 
