@@ -1,6 +1,7 @@
-"""The first hour of a new user: twelve short trainings, each optimizer alone and with the two lines in front of it.
+"""The first hour of a new user: short trainings, each optimizer alone and with the two lines in front of it.
 
     pytorch.py first-hour --judge --out FILE                  # the six tasks that the default was not chosen on
+    pytorch.py first-hour --further --out FILE                # eight of other kinds
     pytorch.py first-hour --choose --attach "" step_length=projection --out FILE
     pytorch.py first-hour --cpp build/release/benchmarks/bench_first_hour --out FILE    # three networks in C++
     pytorch.py first-hour --report --out FILE                 # tables and criteria alone
@@ -29,6 +30,7 @@ import torch
 
 import first_hour_report
 from first_hour_cpp import CPP, CppTask
+from first_hour_further import FURTHER
 from first_hour_report import ALONE, RATES
 from first_hour_tasks import CHOOSING, JUDGED, TASKS, Task
 from training import Run, environment, load, save
@@ -89,7 +91,7 @@ class Runs:
         self.task = functools.lru_cache(maxsize=1)(self._task)
 
     def _task(self, name: str) -> Task | CppTask:
-        task = CPP[name] if name in CPP else TASKS[name]()
+        task = CPP[name] if name in CPP else {**TASKS, **FURTHER}[name]()
         return task._replace(steps=max(1, round(self.length * task.steps)))
 
     def _train(self, task: Task | CppTask, optimizer: str, rate: float, method: str, seed: int) -> dict[str, Any]:
@@ -137,11 +139,12 @@ def train_all(args: argparse.Namespace, runs: Runs) -> None:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--tasks", nargs="+", choices=[*TASKS, *CPP])
+    parser.add_argument("--tasks", nargs="+", choices=[*TASKS, *FURTHER, *CPP])
     parser.add_argument("--optimizer", nargs="+", choices=list(OPTIMIZERS), default=list(OPTIMIZERS))
     group = parser.add_mutually_exclusive_group()
     group.add_argument("--choose", action="store_true", help="the six tasks that the default was chosen on")
     group.add_argument("--judge", action="store_true", help="the other six")
+    group.add_argument("--further", action="store_true", help="eight of other kinds")
     group.add_argument("--cpp", metavar="PROGRAM", help="three networks in C++, by bench_first_hour")
     parser.add_argument("--seeds", type=int, help="their number; default: 2 to choose, else 3")
     parser.add_argument("--attach", nargs="+", default=[""], metavar="NAME=VALUE,...")
@@ -152,7 +155,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    args.tasks = args.tasks or list(CHOOSING if args.choose else JUDGED if args.judge else CPP if args.cpp else TASKS)
+    args.tasks = args.tasks or list(CHOOSING if args.choose else JUDGED if args.judge else FURTHER if args.further
+                                    else CPP if args.cpp else TASKS)
     args.seeds = args.seeds or (2 if args.choose else 3)
     torch.set_num_threads(args.threads)
     runs = Runs(pathlib.Path(args.out), args.length, args.cpp)

@@ -135,9 +135,9 @@ class Command(unittest.TestCase):
         self.assertIn("| regression |", second)
 
     def test_every_task_takes_a_step_alone(self):
-        self.code("import first_hour as f, first_hour_tasks as t\n"
-                  "assert len(t.CHOOSING) == len(t.JUDGED) == 6 and len(t.TASKS) == 12\n"
-                  "for name, make in t.TASKS.items():\n"
+        self.code("import first_hour as f, first_hour_further as e, first_hour_tasks as t\n"
+                  "assert len(t.CHOOSING) == len(t.JUDGED) == 6 and len(t.TASKS) == 12 and len(e.FURTHER) == 8\n"
+                  "for name, make in {**t.TASKS, **e.FURTHER}.items():\n"
                   "    run = f.train(make()._replace(steps=1), 'sgd', 1e-3, f.ALONE, 0)\n"
                   "    again = f.train(make()._replace(steps=1), 'sgd', 1e-3, f.ALONE, 0)\n"
                   "    assert 0 < run['held'] < 100 and run['first'] == again['first'], (name, run, again)\n")
