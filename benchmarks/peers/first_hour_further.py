@@ -196,7 +196,7 @@ def vae(steps: int) -> Task:
     """64 numbers that follow from four."""
     source = drawn(1)
     code, first, second = (torch.randn(*shape, generator=source) for shape in ((4596, 4), (4, 64), (64, 64)))
-    x = torch.tanh(code @ first) @ second / 4 + 0.1 * torch.randn(4596, 64, generator=source)
+    x = torch.tanh(code @ first) @ second / 8 + 0.1 * torch.randn(4596, 64, generator=source)
     return Task(Vae, choice(x[:4096], x[:4096], 128), vae_loss, (x[4096:], x[4096:]), steps)
 
 

@@ -18,8 +18,8 @@ namespace {
 using kfac::CurvatureOptions;
 
 /// A of the first layer is wide enough for two ranks, and for four, also with the messages of f64.
-const std::vector<LinearSpec> kTwoRanks{{.in = 640, .out = 8}, {.in = 20, .out = 30}},
-    kFourRanks{{.in = 960, .out = 8}, {.in = 20, .out = 30}};
+const std::vector<LinearSpec> kTwoRanks{{.in = 640, .out = 64}, {.in = 20, .out = 30}},
+    kFourRanks{{.in = 960, .out = 64}, {.in = 20, .out = 30}};
 /// One factor for four ranks and one for two.
 const std::vector<LinearSpec> kMixed{{.in = 960, .out = 8}, {.in = 899, .out = 8}};
 
@@ -189,11 +189,11 @@ TEST(SplitWide, ContinuesFromAStateOfEitherPlan) {
   }
 }
 
-/// What split_wide adds to the bytes of a step of a rank that rebuilds A of 961:
+/// What split_wide adds to the bytes of a step of a rank that rebuilds A of 641:
 /// docs/distribution.md, "Bytes". The owner is rank 0.
 std::uint64_t added_bytes(int rank, bool factored) {
   std::int64_t all = 0, own = 0;
-  kfac::for_columns(961, 2, [&](const kfac::ColumnBlock& b) {
+  kfac::for_columns(641, 2, [&](const kfac::ColumnBlock& b) {
     all += b.numel();
     own += b.rank == rank ? b.numel() : 0;
   });
@@ -204,9 +204,9 @@ std::uint64_t added_bytes(int rank, bool factored) {
 TEST(SplitWide, AddsColumnsToTheBytesOfAStepThatRebuilds) {
   for (const bool factored : {false, true}) {
     const CurvatureOptions options = factored ? split_options(false) : explicit_inverses();
-    const std::vector<SplitRun> one = run_split_over_threads(2, options, course_of(kFourRanks, 2)),
+    const std::vector<SplitRun> one = run_split_over_threads(2, options, course_of(kTwoRanks, 2)),
                                 several = run_split_over_threads(2, wide(options),
-                                                                 course_of(kFourRanks, 2));
+                                                                 course_of(kTwoRanks, 2));
     for (std::size_t rank = 0; rank < 2; ++rank)
       for (std::size_t step = 0; step < 2; ++step)
         EXPECT_EQ(several[rank].reports[step].bytes - one[rank].reports[step].bytes,
