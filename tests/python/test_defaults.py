@@ -27,9 +27,9 @@ def gradients_of(model):
 
 
 def lengths_differ(found):
-    """How far each direction is from |V| / sqrt(cos), with its cosine."""
-    return [abs(float(u.norm() / v.norm() * (torch.dot(u, v) / u.norm() / v.norm()) ** 0.5) - 1)
-            for before, after, _ in found for v, u in zip(before, after)]
+    """How far each direction is from |V| cos^p, with its cosine and the p of the first steps."""
+    return [abs(float(u.norm() / v.norm() * (torch.dot(u, v) / u.norm() / v.norm()) ** (0.15 * step - 1)) - 1)
+            for step, (before, after, _) in enumerate(found, 1) for v, u in zip(before, after)]
 
 
 def test_a_direction_gets_its_length_from_its_gradient():

@@ -115,9 +115,10 @@ class Options(CommonOptions, total=False):
     0 is none. Default 0.0."""
     step_length: Literal["auto", "none", "gradient", "projection", "quadratic"]
     """Length of a layer's preconditioned gradient U beside its gradient V: "none", its own; "gradient", |V| / sqrt(cos)
-    with their cosine, which is kept at 0.3 or more, so that rates of the optimizer alone stay right; "projection", that
-    of V's projection on U. The last two not with kl_clip. "quadratic", of KFAC alone: rate and momentum of each step
-    are those of a quadratic model of the loss. Default "auto": "gradient"; with kl_clip "none"."""
+    with their cosine, which is kept at 0.3 or more, and less in ten first steps and while gradients oppose the steps
+    before them, so that rates of the optimizer alone stay right; "projection", that of V's projection on U. The last
+    two not with kl_clip. "quadratic", of KFAC alone: rate and momentum of each step are those of a quadratic model of
+    the loss. Default "auto": "gradient"; with kl_clip "none"."""
     grad_worker_fraction: float
     """Fraction of the ranks that hold the inverses of a layer; 0 is one rank. Default 0.0."""
     overhead: float
