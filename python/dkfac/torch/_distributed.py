@@ -295,21 +295,24 @@ def same_gradients(comm: _comm.Comm, layers: Sequence[Layer], device: torch.devi
     if place is None:
         return True
     chosen = [*layers[:2], *layers[2:][-2:]]
-    values = torch.cat([torch.zeros(1, dtype=torch.float64), *map(_some_elements, chosen)])
+    parts = [_some_elements(layer) for layer in chosen]
+    values = torch.cat([torch.zeros(1, dtype=torch.float64), *parts])
     strange = not bool(torch.isfinite(values).all())  # The step itself is to find that.
     values = torch.zeros_like(values) if strange else values
     both = torch.cat([values, -values, torch.tensor([float(strange)], dtype=torch.float64)])
     both = both.to(place)
     dist.all_reduce(both, op=dist.ReduceOp.MAX)
     most, least = both[:-1].cpu().chunk(2)
-    spread, size = float((most + least).max()), float(torch.maximum(most, least).max())
+    spread, size = most + least, float(torch.maximum(most, least).max())
     if float(both[-1]) > 0 or size == 0:
         return False
-    if spread > 1e-3 * size:
-        raise Error(f"[dkfac] gradients differ between the {comm.size} ranks, e.g. of layer '{chosen[0].name}' or "
-                    f"'{chosen[-1].name}', by up to {spread / size:.1g} of the largest; average them over the ranks "
-                    "before the step, as DistributedDataParallel does; or pass comm=dkfac.Comm.single() where each "
-                    "rank trains a model of its own")
+    if float(spread.max()) > 1e-3 * size:
+        differ = [layer.name for layer, part in zip(chosen, spread[1:].split([len(part) for part in parts]))
+                  if bool((part > 1e-3 * size).any())]
+        raise Error(f"[dkfac] gradients differ between the {comm.size} ranks, e.g. of layer '{differ[0]}', by up to "
+                    f"{float(spread.max()) / size:.1g} of the largest; average them over the ranks before the step, as "
+                    "DistributedDataParallel does; or pass comm=dkfac.Comm.single() where each rank trains a model of "
+                    "its own")
     return True
 
 
