@@ -1,6 +1,6 @@
 # Event files, traces and the benchmarks of the program.
 dkfac_test(app.bench
-  SOURCES bench/bench_test.cpp record/tensorboard_test.cpp record/trace_test.cpp
+  SOURCES bench/bench_test.cpp logging/tensorboard_test.cpp logging/trace_test.cpp
   LINK dkfac::app nlohmann_json::nlohmann_json GTest::gtest_main LABELS app)
 
 add_test(NAME app.tensorboard

@@ -20,17 +20,17 @@ inline RunResult fake_run(const std::vector<double>& accuracies, std::uint64_t s
   run.version = "1.2.3";
   run.global_batch = 64;
   for (const double accuracy : accuracies) {
-    EpochRecord record;
-    record.epoch = std::ssize(run.epochs) + 1;
-    record.step = 10 * record.epoch;
-    record.train_loss = 1.0 / static_cast<double>(record.epoch);
-    record.test_accuracy = accuracy;
-    record.train_seconds = seconds_per_epoch * static_cast<double>(record.epoch);
+    EpochMetrics metrics;
+    metrics.epoch = std::ssize(run.epochs) + 1;
+    metrics.step = 10 * metrics.epoch;
+    metrics.train_loss = 1.0 / static_cast<double>(metrics.epoch);
+    metrics.test_accuracy = accuracy;
+    metrics.train_seconds = seconds_per_epoch * static_cast<double>(metrics.epoch);
     run.final_accuracy = accuracy;
     run.best_accuracy = accuracy > run.best_accuracy ? accuracy : run.best_accuracy;
-    run.steps = record.step;
-    run.train_seconds = record.train_seconds;
-    run.epochs.push_back(record);
+    run.steps = metrics.step;
+    run.train_seconds = metrics.train_seconds;
+    run.epochs.push_back(metrics);
   }
   run.seconds_per_step = seconds_per_epoch / 10;
   return run;

@@ -35,7 +35,7 @@ inline void expect_same_end(const Outcome& whole, const Outcome& rest) {
   EXPECT_EQ(rest.result.steps, whole.result.steps);
   ASSERT_EQ(rest.result.epochs.size(), whole.result.epochs.size());
   for (std::size_t e = 0; e < whole.result.epochs.size(); ++e) {
-    const EpochRecord &x = rest.result.epochs[e], &y = whole.result.epochs[e];
+    const EpochMetrics &x = rest.result.epochs[e], &y = whole.result.epochs[e];
     EXPECT_EQ(x.train_loss, y.train_loss);
     EXPECT_EQ(x.train_accuracy, y.train_accuracy);
     EXPECT_EQ(x.test_loss, y.test_loss);

@@ -54,7 +54,7 @@ inline Outcome run(const Config& config, int ranks, const CheckpointPlan& plan,
     const bool first = comm->rank() == 0, last = comm->rank() == ranks - 1;
     RunState state;
     TrainHooks hooks;
-    if (first) hooks.on_step = [&](const StepRecord& r) { outcome.losses[r.step] = r.loss; };
+    if (first) hooks.on_step = [&](const StepMetrics& r) { outcome.losses[r.step] = r.loss; };
     if (last && stop_at > 0)
       hooks.stop_requested = [&] { return state.result.steps + 1 == stop_at; };
     train(config, std::move(comm), data, hooks, state, plan);

@@ -53,6 +53,7 @@ WORDS = [  # (expression, replacement, expression of the paths it holds for)
     (r"\bstd::int(?:32|64)_t (?:[^;]*, )?steps?\b|\bauto steps?\b|\b(?:image|channel|row)_step\b|\bkBiasStep\b",
      "stride, most, each; a step updates the weights", r"^src/(core|data|nn/backends)/"),
     (r"\bRecord(?:Reader|Writer)\b|\bRecorded\b", "FieldReader, FieldWriter, CapturedGraph", r"^src/(data|core)/"),
+    (r"\b(?:Step|Epoch|Loading)Record\b|\bapp/record/", "metrics, app/logging; K-FAC records activations", ""),
     (r"\b[Rr]ecordings?\b|\bunrecorded\b", "capture of device work; eager", r"^src/(core|nn)/"),
     (r"\blaunches_recorded\b|\bis_recorded\b|(?:counts_?|launches_?)(?:\(\))?(?:\.|->)recorded\b", "captured",
      r"^(include|src|python|tests)/"),
@@ -85,7 +86,8 @@ def self_test():
            "src/app/d.cpp": '"curvature/interval_bn"', "src/optim/e.cpp": "bool vote = true;",
            "include/dkfac/c/k.h": "int64_t launches_recorded;",
            "src/data/f.h": "/// the slot of a batch", "src/core/h.h": "void copy(const T* source);",
-           "src/nn/g.h": "struct GradientSource {};", "src/core/j.h": "const std::int64_t n = x.dim(1), step = 2;",
+           "src/nn/g.h": "struct GradientSource {};", "src/app/k.h": "struct StepRecord {};",
+           "src/core/j.h": "const std::int64_t n = x.dim(1), step = 2;",
            "python/dkfac/torch/i.py": "for slot in layer.slots():"}
     good = {"python/dkfac/sweep/a.py": "for rung in rungs", "src/core/simd.h": "constexpr int Lanes = 8;",
             "records/tuning/README.md": "the vote", "docs/a.md": "flags of a step", "src/a.h": "voter_share",

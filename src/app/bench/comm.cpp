@@ -9,7 +9,7 @@
 
 #include "app/bench/bench.h"
 #include "app/bench/measure.h"
-#include "app/record/number_text.h"
+#include "app/logging/number_text.h"
 
 namespace dkfac::app::bench {
 

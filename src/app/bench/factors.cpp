@@ -11,7 +11,7 @@
 #include "app/bench/check.h"
 #include "app/bench/measure.h"
 #include "app/bench/probe.h"
-#include "app/record/number_text.h"
+#include "app/logging/number_text.h"
 
 namespace dkfac::app::bench {
 

@@ -6,7 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "app/record/stopwatch.h"
+#include "app/logging/stopwatch.h"
 
 namespace dkfac::app::bench {
 

@@ -12,8 +12,8 @@
 
 #include "app/bench/bench.h"
 #include "app/bench/measure.h"
-#include "app/record/number_text.h"
-#include "app/record/progress.h"
+#include "app/logging/number_text.h"
+#include "app/logging/progress.h"
 #include "app/run/agreement.h"
 #include "app/run/job.h"
 #include "app/run/placement.h"
@@ -38,11 +38,11 @@ class Meter {
       : warm_up_(warm_up), prints_(prints), terminal_(terminal) {}
 
   /// Call at the end of each step.
-  void step(const TrainState& s, const StepRecord& record) {
+  void step(const TrainState& s, const StepMetrics& metrics) {
     // Excludes set-up, evaluation and checkpoints.
     const double now = s.result.train_seconds, passed = now - std::exchange(trained_, now);
     // A rejected step has no loss.
-    if (s.report.updated) losses_.push_back(record.loss);
+    if (s.report.updated) losses_.push_back(metrics.loss);
     ++done_;
     if (done_ > warm_up_) add(s, passed);
     if (done_ == warm_up_) {
@@ -51,7 +51,7 @@ class Meter {
     }
     if (!prints_ || last_report_.seconds() < kReportSeconds) return;
     last_report_.lap();
-    terminal_.err << fmt::format("step {}  loss {:.4f}  {} images/s\n", done_, record.loss,
+    terminal_.err << fmt::format("step {}  loss {:.4f}  {} images/s\n", done_, metrics.loss,
                                  counted_any() ? three_digits(images_per_second()) : "-")
                   << std::flush;
   }
@@ -227,7 +227,7 @@ Outcome bench_recipe(const BenchCommand& command, std::shared_ptr<comm::Communic
   Meter meter(command.warm_up, place.comm->rank() == 0, terminal);
   TrainState* state = nullptr;
   TrainHooks hooks;
-  hooks.on_step = [&](const StepRecord& record) { meter.step(*state, record); };
+  hooks.on_step = [&](const StepMetrics& metrics) { meter.step(*state, metrics); };
   CheckpointPlan part;
   if (command.epochs > 0)
     part.more_epochs = command.epochs;

@@ -11,7 +11,7 @@
 
 #include "app/bench/bench.h"
 #include "app/bench/measure.h"
-#include "app/record/number_text.h"
+#include "app/logging/number_text.h"
 #include "app/training/state.h"
 
 namespace dkfac::app::bench {

@@ -8,7 +8,7 @@
 #include "dkfac/core/error.h"
 
 #include "app/checkpoint/store.h"
-#include "app/record/run_summary.h"
+#include "app/logging/run_summary.h"
 #include "app/shared/report.h"
 #include "core/shared/printable.h"
 
@@ -56,7 +56,7 @@ std::optional<double> maybe(const ordered_json& json, const char* key) {
   return value.is_null() ? std::nullopt : std::optional(value.get<double>());
 }
 
-LoadingRecord loading_record(const ordered_json& json) {
+LoadingMetrics loading_metrics(const ordered_json& json) {
   return {.wait_fraction = real(json, "wait_fraction"),
           .images = real(json, "images"),
           .read_s = real(json, "read_seconds"),
@@ -66,8 +66,8 @@ LoadingRecord loading_record(const ordered_json& json) {
           .bad = real(json, "bad")};
 }
 
-EpochRecord epoch_record(const ordered_json& json) {
-  EpochRecord r;
+EpochMetrics epoch_metrics(const ordered_json& json) {
+  EpochMetrics r;
   r.epoch = count(json, "epoch", 1);
   r.step = count(json, "step");
   if (json.contains("image_size")) {  // Not there in older files.
@@ -90,7 +90,7 @@ EpochRecord epoch_record(const ordered_json& json) {
   r.peak_memory = maybe(json, "peak_memory");
   // Null without photographs; not there in files of older versions.
   if (const auto at = json.find("loading"); at != json.end() && !at->is_null())
-    r.loading = loading_record(*at);
+    r.loading = loading_metrics(*at);
   return r;
 }
 
@@ -153,7 +153,7 @@ RunResult run_result(const ordered_json& json) {
   if (const auto at = json.find("curvature"); at != json.end() && !at->is_null())
     r.curvature = curvature_result(*at);
   r.bad_photos = json.value("bad_photos", r.bad_photos);
-  for (const ordered_json& epoch : json.at("epochs")) r.epochs.push_back(epoch_record(epoch));
+  for (const ordered_json& epoch : json.at("epochs")) r.epochs.push_back(epoch_metrics(epoch));
   return r;
 }
 
@@ -213,7 +213,7 @@ RunResult parse_result(std::string_view text, const std::string& source) {
     result.price_per_hour = maybe(json, "price_per_hour").value_or(0);
     result.target = {maybe(json, "target_accuracy"), maybe(json, "target_top5"),
                      maybe(json, "target_loss")};
-    const std::vector<EpochRecord> epochs = std::move(result.epochs);
+    const std::vector<EpochMetrics> epochs = std::move(result.epochs);
     replace_epochs(result, epochs);
     return result;
   };

@@ -10,7 +10,7 @@
 #include "dkfac/kfac/assignment.h"
 #include "dkfac/nn/kfac_attach.h"
 
-#include "app/record/number_text.h"
+#include "app/logging/number_text.h"
 #include "app/run/memory_check.h"
 #include "nn/shared/memory.h"
 

@@ -6,7 +6,7 @@
 #include "app/checkpoint/resume.h"
 #include "app/config/keys.h"
 #include "app/config/settings.h"
-#include "app/record/progress.h"
+#include "app/logging/progress.h"
 #include "app/run/job.h"
 #include "app/run/page.h"
 #include "app/run/run_folder.h"

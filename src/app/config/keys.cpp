@@ -44,7 +44,7 @@ void add_run(KeyTable& t) {
        "centre and corners of photographs, with ten_crops and their flips")
       .or_boolean("none", "flip");
   t.integer("run.log_interval", DKFAC_FIELD(run.log_interval), at_least(0),
-            "steps between two step records in metrics.jsonl; 0: none");
+            "steps between two lines of steps in metrics.jsonl; 0: none");
   t.boolean("run.trace", DKFAC_FIELD(run.trace),
             "write trace.json, when each activity of each step began and ended");
 }

@@ -4,7 +4,7 @@
 
 #include <fmt/core.h>
 
-#include "app/record/number_text.h"
+#include "app/logging/number_text.h"
 #include "app/report/json.h"
 #include "core/shared/index.h"
 

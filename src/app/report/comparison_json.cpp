@@ -1,4 +1,4 @@
-#include "app/record/run_summary.h"
+#include "app/logging/run_summary.h"
 #include "app/report/details.h"
 #include "app/report/findings.h"
 #include "app/report/json.h"
@@ -155,8 +155,8 @@ ordered_json details_of(const RunGroup& group) {
 
 /// One run in the list of all; its epochs are in its result.json.
 ordered_json object(const NamedRun& run) {
-  const EpochRecord* tested = nullptr;
-  for (const EpochRecord& epoch : run->epochs)
+  const EpochMetrics* tested = nullptr;
+  for (const EpochMetrics& epoch : run->epochs)
     if (epoch.evaluated) tested = &epoch;
   return {
       {"group", run.group},

@@ -20,16 +20,16 @@ std::map<std::string, double> step_seconds(const RunGroup& group) {
 }
 
 std::optional<LoadingSummary> loading_of(const RunGroup& group) {
-  LoadingRecord sum;
+  LoadingMetrics sum;
   double epochs = 0, all_bad = 0;
   for (const RunResult& run : group.runs) {
     double bad = 0;
-    for (const EpochRecord& epoch : run.epochs) {
+    for (const EpochMetrics& epoch : run.epochs) {
       if (!epoch.loading) continue;
       ++epochs;
-      for (double LoadingRecord::*part :
-           {&LoadingRecord::wait_fraction, &LoadingRecord::images, &LoadingRecord::read_s,
-            &LoadingRecord::decode_s, &LoadingRecord::resize_s, &LoadingRecord::normalise_s})
+      for (double LoadingMetrics::*part :
+           {&LoadingMetrics::wait_fraction, &LoadingMetrics::images, &LoadingMetrics::read_s,
+            &LoadingMetrics::decode_s, &LoadingMetrics::resize_s, &LoadingMetrics::normalise_s})
         sum.*part += (*epoch.loading).*part;
       bad = std::max(bad, epoch.loading->bad);
     }

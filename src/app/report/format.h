@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "app/record/number_text.h"
+#include "app/logging/number_text.h"
 #include "app/shared/report.h"
 
 namespace dkfac::app {

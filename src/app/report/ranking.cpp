@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "app/record/run_summary.h"
+#include "app/logging/run_summary.h"
 
 namespace dkfac::app {
 namespace {
@@ -26,10 +26,10 @@ double fraction_of(Respect respect, const GroupSummary& group) {
 double value_at_target(Respect respect, const RunResult& run, const Targets& target) {
   const bool epochs = respect == Respect::epochs;
   if (!target.any()) return NAN;
-  for (const EpochRecord& record : run.epochs)
-    if (target.reached(record))
-      return epochs ? static_cast<double>(record.epoch) : record.train_seconds;
-  // A run without epoch records keeps its stored values.
+  for (const EpochMetrics& epoch : run.epochs)
+    if (target.reached(epoch))
+      return epochs ? static_cast<double>(epoch.epoch) : epoch.train_seconds;
+  // A run without epochs keeps its stored values.
   if (!run.epochs.empty()) return NAN;
   return (epochs ? run.epochs_to_target : run.seconds_to_target).value_or(NAN);
 }

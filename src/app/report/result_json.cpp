@@ -1,4 +1,4 @@
-#include "app/record/run_summary.h"
+#include "app/logging/run_summary.h"
 #include "app/report/json.h"
 #include "app/shared/report.h"
 
@@ -8,7 +8,7 @@ namespace {
 /// Medians over epochs are 0 before the first epoch has ended.
 ordered_json measured(double value) { return value > 0 ? number(value) : nullptr; }
 
-ordered_json object(const std::optional<LoadingRecord>& l) {
+ordered_json object(const std::optional<LoadingMetrics>& l) {
   if (!l) return nullptr;
   return {{"wait_fraction", number(l->wait_fraction)},
           {"images", number(l->images)},
@@ -23,7 +23,7 @@ ordered_json object(const std::optional<LoadingRecord>& l) {
           {"bad", number(l->bad)}};
 }
 
-ordered_json object(const EpochRecord& r) {
+ordered_json object(const EpochMetrics& r) {
   return {{"epoch", r.epoch},
           {"step", r.step},
           {"image_size", r.image_size},
@@ -85,7 +85,7 @@ ordered_json object(const std::optional<SharedWork>& work) {
 std::string to_json(const RunResult& r) {
   ordered_json activities = ordered_json::object(), epochs = ordered_json::array();
   for (const auto& [activity, seconds] : r.activity_seconds) activities[activity] = number(seconds);
-  for (const EpochRecord& record : r.epochs) epochs.push_back(object(record));
+  for (const EpochMetrics& metrics : r.epochs) epochs.push_back(object(metrics));
   const auto tested = [known = any_evaluated(r)](double value) {
     return known ? number(value) : ordered_json(nullptr);
   };

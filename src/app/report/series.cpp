@@ -17,34 +17,34 @@ bool needs_test(Measure measure) {
          measure == Measure::test_top5;
 }
 
-double value_of(const EpochRecord& record, Measure measure) {
+double value_of(const EpochMetrics& metrics, Measure measure) {
   switch (measure) {
     case Measure::train_loss:
-      return record.train_loss;
+      return metrics.train_loss;
     case Measure::test_loss:
-      return record.test_loss;
+      return metrics.test_loss;
     case Measure::test_top5:
-      return record.test_top5.value_or(NAN);
+      return metrics.test_top5.value_or(NAN);
     case Measure::train_top5:
-      return record.train_top5.value_or(NAN);
+      return metrics.train_top5.value_or(NAN);
     case Measure::test_accuracy:
       break;
   }
-  return record.test_accuracy;
+  return metrics.test_accuracy;
 }
 
 /// Collects the values of all seeds for each epoch that any of them has.
 std::map<std::int64_t, Samples> by_epoch(const RunGroup& group, Measure measure) {
   std::map<std::int64_t, Samples> out;
   for (const RunResult& run : group.runs)
-    for (const EpochRecord& record : run.epochs) {
-      if (needs_test(measure) && !record.evaluated) continue;
-      Samples& samples = out[record.epoch];
-      const double value = value_of(record, measure);
+    for (const EpochMetrics& epoch : run.epochs) {
+      if (needs_test(measure) && !epoch.evaluated) continue;
+      Samples& samples = out[epoch.epoch];
+      const double value = value_of(epoch, measure);
       if (!std::isfinite(value)) continue;
       samples.values.push_back(value);
-      samples.steps.push_back(static_cast<double>(record.step));
-      samples.seconds.push_back(record.train_seconds);
+      samples.steps.push_back(static_cast<double>(epoch.step));
+      samples.seconds.push_back(epoch.train_seconds);
     }
   return out;
 }

@@ -6,7 +6,7 @@
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
-#include "app/record/run_summary.h"
+#include "app/logging/run_summary.h"
 #include "app/report/format.h"
 #include "app/report/ranking.h"
 #include "app/report/series.h"

@@ -12,7 +12,7 @@
 
 #include "app/checkpoint/durable.h"
 #include "app/checkpoint/run_record.h"
-#include "app/record/run_summary.h"
+#include "app/logging/run_summary.h"
 #include "app/report/settings.h"
 #include "app/run/run_lock.h"
 #include "app/shared/errors.h"

@@ -14,8 +14,8 @@
 
 #include "app/checkpoint/durable.h"
 #include "app/checkpoint/store.h"
-#include "app/record/curvature_record.h"
-#include "app/record/trace.h"
+#include "app/logging/curvature_totals.h"
+#include "app/logging/trace.h"
 #include "app/shared/report.h"
 
 namespace dkfac::app {
@@ -41,7 +41,7 @@ std::string number_text(double x) { return std::isfinite(x) ? fmt::format("{}", 
 
 std::string number_text(const std::optional<double>& x) { return x ? number_text(*x) : "null"; }
 
-std::string step_json(const StepRecord& r) {
+std::string step_json(const StepMetrics& r) {
   return fmt::format(
       R"({{"type":"step","epoch":{},"step":{},"lr":{},"loss":{},"accuracy":{},)"
       R"("images_per_second":{},"momentum":{},"damping":{},"bytes":{},"failed_factors":{},)"
@@ -55,7 +55,7 @@ std::string step_json(const StepRecord& r) {
           : R"(,"curvature":)" + curvature_json(r.report, *r.curvature, r.layers));
 }
 
-std::string loading_json(const LoadingRecord& l) {
+std::string loading_json(const LoadingMetrics& l) {
   return fmt::format(
       R"({{"wait_fraction":{},"read_rate":{},"decode_rate":{},"resize_rate":{},"normalise_rate":{},)"
       R"("bad":{}}})",
@@ -63,7 +63,7 @@ std::string loading_json(const LoadingRecord& l) {
       number_text(l.rate(l.resize_s)), number_text(l.rate(l.normalise_s)), number_text(l.bad));
 }
 
-std::string epoch_json(const EpochRecord& r) {
+std::string epoch_json(const EpochMetrics& r) {
   return fmt::format(
       R"({{"type":"epoch","epoch":{},"step":{},"image_size":{},"global_batch":{},"lr":{},)"
       R"("train_loss":{},"train_accuracy":{},"train_top5":{},"evaluated":{},)"
@@ -251,9 +251,9 @@ void RunFolder::add_line(const std::string& json) {
                               (folder_ / "metrics.jsonl").string()));
 }
 
-void RunFolder::add_step(const StepRecord& record) {
-  add_line(step_json(record));
-  app::add_step(*events_, record);
+void RunFolder::add_step(const StepMetrics& metrics) {
+  add_line(step_json(metrics));
+  app::add_step(*events_, metrics);
 }
 
 void RunFolder::add_epoch(const RunResult& result) {

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "app/checkpoint/resume.h"
-#include "app/record/tensorboard.h"
+#include "app/logging/tensorboard.h"
 #include "app/run/run_lock.h"
 #include "app/shared/config.h"
 #include "app/shared/errors.h"
@@ -64,8 +64,8 @@ class RunFolder {
   [[nodiscard]] bool begun() const { return events_.has_value(); }
   [[nodiscard]] bool holds_run() const;  ///< Whether a run has begun in it, this one or an earlier.
 
-  void add_step(const StepRecord& record);  ///< Adds a line to metrics.jsonl, and an event.
-  void add_epoch(const RunResult& result);  ///< Adds its last epoch and updates result.json.
+  void add_step(const StepMetrics& metrics);  ///< Adds a line to metrics.jsonl, and an event.
+  void add_epoch(const RunResult& result);    ///< Adds its last epoch and updates result.json.
   /// Writes conv_plans.txt: how cuDNN computes the convolutions. Not written without a plan.
   void add_conv_plans(const std::string& plans);
   void finish(const RunResult& result);  ///< Writes result.json and comparison.json.

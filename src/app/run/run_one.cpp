@@ -11,8 +11,8 @@
 #include "app/checkpoint/durable.h"
 #include "app/checkpoint/mean_image.h"
 #include "app/checkpoint/store.h"
-#include "app/record/progress.h"
-#include "app/record/trace.h"
+#include "app/logging/progress.h"
+#include "app/logging/trace.h"
 #include "app/run/agreement.h"
 #include "app/run/all_ranks.h"
 #include "app/run/job.h"
@@ -171,11 +171,11 @@ class Run {
       if (progress_) terminal_.out << text << std::endl;
     };
     hooks.on_warning = [this](const std::string& text) { print_warnings({text}, terminal_); };
-    hooks.on_log = [this](const StepRecord& record) { folder_->add_step(record); };
-    hooks.on_step = [this](const StepRecord& record) {
+    hooks.on_log = [this](const StepMetrics& metrics) { folder_->add_step(metrics); };
+    hooks.on_step = [this](const StepMetrics& metrics) {
       if (!progress_) return;
-      progress_->step(record);
-      if (record.report.intervals_chosen) say_choice(record.report);
+      progress_->step(metrics);
+      if (metrics.report.intervals_chosen) say_choice(metrics.report);
     };
     hooks.on_epoch = [this, first = true](const RunResult& result) mutable {
       folder_->add_epoch(result);

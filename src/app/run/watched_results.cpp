@@ -14,7 +14,7 @@
 
 #include "app/checkpoint/durable.h"
 #include "app/checkpoint/run_record.h"
-#include "app/record/run_summary.h"
+#include "app/logging/run_summary.h"
 #include "app/run/run_folder.h"
 #include "app/run/run_lock.h"
 
@@ -62,8 +62,8 @@ RunLock lock_when_free(const fs::path& folder) {
 WatchedEpochs add_evaluations(RunResult& result, const fs::path& evaluations) {
   WatchedEpochs counts;
   const std::map<std::int64_t, Tested> tested = tested_by_step(evaluations);
-  std::vector<EpochRecord> epochs = result.epochs;
-  for (EpochRecord& epoch : epochs) {
+  std::vector<EpochMetrics> epochs = result.epochs;
+  for (EpochMetrics& epoch : epochs) {
     if (epoch.evaluated) continue;
     const auto at = tested.find(epoch.step);
     if (at == tested.end()) {

@@ -87,7 +87,7 @@ struct Comparison {
   }
 };
 /// Summarizes groups of runs. Epochs and seconds to target are those of the first epoch of a run
-/// that reaches all targets; a run without epoch records keeps its stored values.
+/// that reaches all targets; a run without epochs keeps its stored values.
 /// Without `target`, the targets of the runs are used if they all have the same.
 [[nodiscard]] Comparison summarize(std::span<const RunGroup> groups, const Targets& target);
 

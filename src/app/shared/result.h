@@ -14,7 +14,7 @@ namespace dkfac::app {
 
 /// Cost of loading photographs in one training epoch, over all ranks. If the run was resumed within
 /// the epoch, it covers the remainder.
-struct LoadingRecord {
+struct LoadingMetrics {
   double wait_fraction = 0;  ///< Of the training time, spent waiting for batches; mean over ranks.
   double images = 0;         ///< Images made, including those prefetched.
   /// Seconds of each stage, summed over threads.
@@ -29,7 +29,7 @@ struct LoadingRecord {
 };
 
 /// Results of one epoch of one run. Times exclude evaluation unless stated otherwise.
-struct EpochRecord {
+struct EpochMetrics {
   std::int64_t epoch = 0;         ///< From 1.
   std::int64_t step = 0;          ///< Optimizer steps so far.
   std::int64_t image_size = 0;    ///< Height of the training images; 0 in files of older versions.
@@ -56,7 +56,7 @@ struct EpochRecord {
   std::optional<double> utilisation;
   /// Peak device memory in bytes of tensors and scratch of rank 0's process; unset on the CPU.
   std::optional<double> peak_memory;
-  std::optional<LoadingRecord> loading;  ///< Set for photographs.
+  std::optional<LoadingMetrics> loading;  ///< Set for photographs.
 };
 
 /// Test accuracies in [0, 1], and the test loss, that a run is to reach in one epoch: all that are
@@ -64,7 +64,7 @@ struct EpochRecord {
 struct Targets {
   std::optional<double> accuracy = {}, top5 = {}, loss = {};
   [[nodiscard]] bool any() const { return accuracy || top5 || loss; }
-  [[nodiscard]] bool reached(const EpochRecord& epoch) const {
+  [[nodiscard]] bool reached(const EpochMetrics& epoch) const {
     return any() && epoch.evaluated && (!accuracy || epoch.test_accuracy >= *accuracy) &&
            (!top5 || (epoch.test_top5 && *epoch.test_top5 >= *top5)) &&
            (!loss || epoch.test_loss <= *loss);
@@ -155,7 +155,7 @@ struct RunResult {
   CurvatureResult curvature;
   std::vector<std::string>
       bad_photos;  ///< First damaged photographs by name, escaped, with reasons.
-  std::vector<EpochRecord> epochs;
+  std::vector<EpochMetrics> epochs;
 };
 
 /// All runs of one configuration, one per seed.

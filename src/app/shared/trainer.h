@@ -19,8 +19,8 @@
 
 namespace dkfac::app {
 
-/// Report of the trainer on one step, or on the steps since the last record.
-struct StepRecord {
+/// Report of the trainer on one step, or on the steps since the last one that was logged.
+struct StepMetrics {
   std::int64_t epoch = 0;  ///< From 1.
   std::int64_t epochs = 0;
   std::int64_t step = 0;  ///< From 1.
@@ -45,10 +45,10 @@ struct StepRecord {
 /// Callbacks of train(), called on the rank that sets them; each may be empty. They must not
 /// communicate.
 struct TrainHooks {
-  std::function<void(const StepRecord&)> on_step;  ///< Each step; loss over this rank's samples.
-  std::function<void(const StepRecord&)> on_log;   ///< Every log_interval steps; over all ranks.
-  std::function<void(const RunResult&)> on_epoch;  ///< After the evaluation of each epoch.
-  std::function<bool()> stop_requested;            ///< Called before each step.
+  std::function<void(const StepMetrics&)> on_step;  ///< Each step; loss over this rank's samples.
+  std::function<void(const StepMetrics&)> on_log;   ///< Every log_interval steps; over all ranks.
+  std::function<void(const RunResult&)> on_epoch;   ///< After the evaluation of each epoch.
+  std::function<bool()> stop_requested;             ///< Called before each step.
   /// Called before the first step of a run of several phases, with a table of them.
   std::function<void(const std::string&)> on_plan;
   /// Called once the run is set up and the checkpoint it resumes from is loaded, before the first

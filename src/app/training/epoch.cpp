@@ -3,7 +3,7 @@
 
 #include "dkfac/core/device_info.h"
 
-#include "app/record/run_summary.h"
+#include "app/logging/run_summary.h"
 #include "app/training/run_state.h"
 #include "app/training/state.h"
 
@@ -91,7 +91,7 @@ bool train_epoch(TrainState& s) {
     continues = train_step(s, batch, at) && !(c.batch < s.now->steps_per_epoch && part_is_over(s));
     count_time(s, clock);
     enter(s, "log");
-    record_step(s);
+    log_step(s);
     count_launches(s);
     if (comparison_due(s)) compare_weights(s);
     if (continues && checkpoint_due_in_epoch(s)) {
@@ -115,7 +115,7 @@ void finish_epoch(TrainState& s) {
   RunResult& result = s.result;
   Stopwatch watch;
   gather_inverses(s);
-  const std::optional<LoadingRecord> loading = gather_loading(s);
+  const std::optional<LoadingMetrics> loading = gather_loading(s);
   const Tally trained = sum_over_ranks(c.epoch_tally, *s.comm);
   const std::optional<Evaluation> evaluation =
       evaluation_due(s.config.run, c.epoch) ? std::optional(evaluate_epoch(s)) : std::nullopt;
@@ -123,33 +123,33 @@ void finish_epoch(TrainState& s) {
   s.ctx.stream().synchronize();
   result.activity_seconds["evaluation"] += watch.lap();
 
-  EpochRecord record;
-  record.epoch = c.epoch;
-  record.step = result.steps;
-  record.image_size = s.model->input()[0];
-  record.global_batch = s.now->phase.config.train.global_batch;
-  record.lr = c.lr;
-  record.train_loss = trained.mean_loss();
-  record.train_accuracy = trained.accuracy();
-  if (counts_top5(s)) record.train_top5 = top5_accuracy(trained, s.model->outputs());
-  record.evaluated = evaluation.has_value();
-  record.test_loss = record.test_accuracy = std::numeric_limits<double>::quiet_NaN();
+  EpochMetrics metrics;
+  metrics.epoch = c.epoch;
+  metrics.step = result.steps;
+  metrics.image_size = s.model->input()[0];
+  metrics.global_batch = s.now->phase.config.train.global_batch;
+  metrics.lr = c.lr;
+  metrics.train_loss = trained.mean_loss();
+  metrics.train_accuracy = trained.accuracy();
+  if (counts_top5(s)) metrics.train_top5 = top5_accuracy(trained, s.model->outputs());
+  metrics.evaluated = evaluation.has_value();
+  metrics.test_loss = metrics.test_accuracy = std::numeric_limits<double>::quiet_NaN();
   if (evaluation) {
     const Tally& tested = evaluation->tested;
-    record.test_loss = tested.mean_loss();
-    record.test_accuracy = tested.accuracy();
-    record.test_top5 = top5_accuracy(tested, s.model->outputs(), s.config.run.target_top5);
-    record.plain_accuracy = evaluation->plain_accuracy;
+    metrics.test_loss = tested.mean_loss();
+    metrics.test_accuracy = tested.accuracy();
+    metrics.test_top5 = top5_accuracy(tested, s.model->outputs(), s.config.run.target_top5);
+    metrics.plain_accuracy = evaluation->plain_accuracy;
   }
-  record.train_seconds = result.train_seconds;
-  record.images_per_second = static_cast<double>(c.epoch_samples) / c.epoch_seconds;
-  record.skipped_steps = result.skipped_steps;
+  metrics.train_seconds = result.train_seconds;
+  metrics.images_per_second = static_cast<double>(c.epoch_samples) / c.epoch_seconds;
+  metrics.skipped_steps = result.skipped_steps;
   if (s.peak_flops)
-    record.utilisation = nn::training_flops(*s.model) * record.images_per_second / *s.peak_flops;
+    metrics.utilisation = nn::training_flops(*s.model) * metrics.images_per_second / *s.peak_flops;
   if (s.ctx.device().is_cuda())
-    record.peak_memory = static_cast<double>(device_memory(s.ctx.device()).peak_used);
-  record.loading = loading;
-  add_epoch(result, record);
+    metrics.peak_memory = static_cast<double>(device_memory(s.ctx.device()).peak_used);
+  metrics.loading = loading;
+  add_epoch(result, metrics);
   result.total_seconds = total_seconds(s);
   enter(s, "log");
   if (s.hooks.on_epoch) s.hooks.on_epoch(result);

@@ -11,7 +11,7 @@
 #include "app/checkpoint/manifest.h"
 #include "app/checkpoint/run_record.h"
 #include "app/checkpoint/state_io.h"
-#include "app/record/run_summary.h"
+#include "app/logging/run_summary.h"
 #include "app/run/agreement.h"
 #include "app/training/run_state.h"
 #include "core/shared/printable.h"
@@ -73,7 +73,7 @@ void restore_result(TrainState& s, RunResult saved) {
   result.launches = std::move(saved.launches);
   if (saved.preconditioning_launches) s.preconditioning_before = *saved.preconditioning_launches;
   result.preconditioning_launches = std::move(saved.preconditioning_launches);
-  for (const EpochRecord& epoch : saved.epochs) add_epoch(result, epoch);
+  for (const EpochMetrics& epoch : saved.epochs) add_epoch(result, epoch);
 }
 
 /// Returns whether the saved loss scale overrides the configuration: only if it was dynamic and

@@ -47,7 +47,7 @@ void begin_loading(TrainState& s) {
   s.seconds_before = s.counters.epoch_seconds;
 }
 
-std::optional<LoadingRecord> gather_loading(TrainState& s) {
+std::optional<LoadingMetrics> gather_loading(TrainState& s) {
   if (s.now->data->train.photos == nullptr) return {};
   const data::LoaderStatistics now = s.loader->statistics(), &before = s.loading_before;
   const double seconds = s.counters.epoch_seconds - s.seconds_before;
@@ -59,20 +59,20 @@ std::optional<LoadingRecord> gather_loading(TrainState& s) {
                              now.normalise_s - before.normalise_s};
   s.comm->all_reduce(view_of(sums.data(), {std::ssize(sums)}), comm::ReduceOp::sum, Stream::cpu(),
                      "loading");
-  const LoadingRecord record{.wait_fraction = sums[0] / s.comm->size(),
-                             .images = sums[1],
-                             .read_s = sums[2],
-                             .decode_s = sums[3],
-                             .resize_s = sums[4],
-                             .normalise_s = sums[5],
-                             .bad = count_bad(*s.comm, now.bad)};
-  if (record.bad > 0) {
+  const LoadingMetrics metrics{.wait_fraction = sums[0] / s.comm->size(),
+                               .images = sums[1],
+                               .read_s = sums[2],
+                               .decode_s = sums[3],
+                               .resize_s = sums[4],
+                               .normalise_s = sums[5],
+                               .bad = count_bad(*s.comm, now.bad)};
+  if (metrics.bad > 0) {
     // With those that the run met before a restart.
     std::vector<std::string> names = now.bad_names;
     names.insert(names.end(), s.result.bad_photos.begin(), s.result.bad_photos.end());
     s.result.bad_photos = gather_names(*s.comm, names);
   }
-  return record;
+  return metrics;
 }
 
 }  // namespace dkfac::app

@@ -6,8 +6,8 @@
 
 #include <fmt/core.h>
 
-#include "app/record/number_text.h"
-#include "app/record/progress.h"
+#include "app/logging/number_text.h"
+#include "app/logging/progress.h"
 
 namespace dkfac::app {
 

@@ -20,10 +20,10 @@
 #include "dkfac/nn/regularize.h"
 #include "dkfac/optim/optimizer.h"
 
-#include "app/record/curvature_record.h"
-#include "app/record/device_activities.h"
-#include "app/record/profiled.h"
-#include "app/record/stopwatch.h"
+#include "app/logging/curvature_totals.h"
+#include "app/logging/device_activities.h"
+#include "app/logging/profiled.h"
+#include "app/logging/stopwatch.h"
 #include "app/shared/checkpoint.h"
 #include "app/shared/trainer.h"
 #include "app/training/evaluate.h"
@@ -40,7 +40,7 @@ struct Counters {
   std::int64_t epoch = 1;  ///< Current epoch.
   std::int64_t batch = 0;  ///< Finished batches of the current epoch.
   Tally epoch_tally;       ///< Of this rank, in this epoch.
-  Tally window_tally;      ///< Of this rank, since the last log record.
+  Tally window_tally;      ///< Of this rank, since the last log line.
   /// Inverses of this rank by stage, since they were last added to the result.
   std::array<double, kfac::kInverseStages> inverses{};
   std::int64_t epoch_samples = 0;  ///< Over all ranks, in this epoch.
@@ -142,7 +142,7 @@ void build_training(TrainState& state);
 /// collective. Returns false when the run is to stop.
 [[nodiscard]] bool train_step(TrainState& state, const data::DeviceBatch& batch, double epoch);
 /// Reports the step to the hooks; collective on steps that are logged.
-void record_step(TrainState& state);
+void log_step(TrainState& state);
 /// Compares the weights of the ranks as run.compare_weights says; collective. Where they differ,
 /// every rank throws the same RunError.
 void compare_weights(TrainState& state);
@@ -166,9 +166,9 @@ struct Evaluation {
 void pass_evaluation(TrainState& state);
 /// Records the loader statistics before the loader starts an epoch or the rest of one.
 void begin_loading(TrainState& state);
-/// Returns the loading record since begin_loading() over all ranks; nothing without photographs.
-/// Collective.
-[[nodiscard]] std::optional<LoadingRecord> gather_loading(TrainState& state);
+/// Returns the metrics of loading since begin_loading() over all ranks; nothing without
+/// photographs. Collective.
+[[nodiscard]] std::optional<LoadingMetrics> gather_loading(TrainState& state);
 /// Evaluates as run.eval_every says, adds the epoch to the result and advances to the next epoch;
 /// collective.
 void finish_epoch(TrainState& state);

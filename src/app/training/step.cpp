@@ -110,37 +110,37 @@ void gather_inverses(TrainState& s) {
   mine = {};
 }
 
-void record_step(TrainState& s) {
+void log_step(TrainState& s) {
   const RunConfig& run = s.config.run;
-  StepRecord record;
-  record.epoch = s.counters.epoch;
-  record.epochs = run.epochs;
-  record.step = s.result.steps;
-  record.total_steps = total_steps(s.plan);
-  record.work_before = work_of(s.plan, s.result.steps - 1);
-  record.work = work_of(s.plan, s.result.steps);
-  record.total_work = work_of(s.plan, record.total_steps);
-  record.lr = s.counters.lr;
-  record.images_per_second =
+  StepMetrics metrics;
+  metrics.epoch = s.counters.epoch;
+  metrics.epochs = run.epochs;
+  metrics.step = s.result.steps;
+  metrics.total_steps = total_steps(s.plan);
+  metrics.work_before = work_of(s.plan, s.result.steps - 1);
+  metrics.work = work_of(s.plan, s.result.steps);
+  metrics.total_work = work_of(s.plan, metrics.total_steps);
+  metrics.lr = s.counters.lr;
+  metrics.images_per_second =
       static_cast<double>(s.counters.epoch_samples) / s.counters.epoch_seconds;
-  record.skipped_steps = s.result.skipped_steps;
-  record.report = s.report;
-  if (!s.activities) record.exchange_seconds = s.report.seconds.exchange;
-  if (!s.result.curvature.empty()) record.curvature = &s.result.curvature;
-  record.layers = s.layers;
+  metrics.skipped_steps = s.result.skipped_steps;
+  metrics.report = s.report;
+  if (!s.activities) metrics.exchange_seconds = s.report.seconds.exchange;
+  if (!s.result.curvature.empty()) metrics.curvature = &s.result.curvature;
+  metrics.layers = s.layers;
   if (s.hooks.on_step) {
-    record.loss = s.step_tally.mean_loss();
-    record.accuracy = s.step_tally.accuracy();
-    s.hooks.on_step(record);
+    metrics.loss = s.step_tally.mean_loss();
+    metrics.accuracy = s.step_tally.accuracy();
+    s.hooks.on_step(metrics);
   }
   // Every rank takes part in the sum, whether or not it has hooks.
   if (run.log_interval == 0 || s.result.steps % run.log_interval != 0) return;
   gather_inverses(s);
   const Tally all = sum_over_ranks(s.counters.window_tally, *s.comm);
   s.counters.window_tally = {};
-  record.loss = all.mean_loss();
-  record.accuracy = all.accuracy();
-  if (s.hooks.on_log) s.hooks.on_log(record);
+  metrics.loss = all.mean_loss();
+  metrics.accuracy = all.accuracy();
+  if (s.hooks.on_log) s.hooks.on_log(metrics);
 }
 
 }  // namespace dkfac::app

@@ -49,7 +49,7 @@ void expect_alike(const tiny::Outcome& there, const tiny::Outcome& here, double 
   EXPECT_LE(difference(there, here), bar);
   ASSERT_EQ(there.result.epochs.size(), here.result.epochs.size());
   for (std::size_t e = 0; e < here.result.epochs.size(); ++e) {
-    const EpochRecord &x = there.result.epochs[e], &y = here.result.epochs[e];
+    const EpochMetrics &x = there.result.epochs[e], &y = here.result.epochs[e];
     EXPECT_NEAR(x.train_loss, y.train_loss, bar * y.train_loss);
     EXPECT_NEAR(x.test_loss, y.test_loss, bar * y.test_loss);
     EXPECT_EQ(x.train_accuracy, y.train_accuracy);
@@ -320,7 +320,7 @@ TEST(RunsOnDevice, WaitOnceInAStep) {
     RunState state;
     std::vector<std::int64_t> waits;
     TrainHooks hooks;
-    hooks.on_step = [&](const StepRecord&) { waits.push_back(testing::host_waits()); };
+    hooks.on_step = [&](const StepMetrics&) { waits.push_back(testing::host_waits()); };
     train(config, comm::make_self(), data, hooks, state);
     ASSERT_EQ(waits.size(), 12u);
     // Steps of the second epoch; what grows has grown.
@@ -353,7 +353,7 @@ TEST(RunsOnDevice, FuseWhatWasMeasuredOnAllRanksAndWhenResumed) {
 TEST(RunsOnDevice, ReportWhatTheyUsed) {
   const tiny::Outcome outcome = run_on("cuda", "kfac", {"run.graphs=off"});
   EXPECT_TRUE(outcome.result.device.starts_with("cuda:0, ")) << outcome.result.device;
-  for (const EpochRecord& epoch : outcome.result.epochs) {
+  for (const EpochMetrics& epoch : outcome.result.epochs) {
     ASSERT_TRUE(epoch.peak_memory);
     // Parameters, gradients and momentum at the least.
     EXPECT_GT(*epoch.peak_memory, 3 * 4 * static_cast<double>(outcome.result.parameters));

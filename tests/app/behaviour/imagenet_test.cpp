@@ -141,7 +141,7 @@ TEST_P(EveryRecipe, TrainsOnTwoRanks) {
   EXPECT_EQ(std::ssize(run.epochs), std::ssize(phases_of(config)));
   EXPECT_GE(run.steps, 2 * std::ssize(run.epochs)) << "some of each phase";
   EXPECT_EQ(run.skipped_steps, 0);
-  for (const EpochRecord& epoch : run.epochs) {
+  for (const EpochMetrics& epoch : run.epochs) {
     EXPECT_TRUE(std::isfinite(epoch.train_loss) && std::isfinite(epoch.test_loss));
     EXPECT_TRUE(epoch.test_top5);
   }

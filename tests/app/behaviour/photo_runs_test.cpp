@@ -13,7 +13,7 @@
 
 #include "app/checkpoint/run_record.h"
 #include "app/checkpoint/store.h"
-#include "app/record/progress.h"
+#include "app/logging/progress.h"
 #include "app/shared/trainer.h"
 #include "app/training/evaluate.h"
 #include "support/made_photos.h"
@@ -228,7 +228,7 @@ TEST(LoadingOfARun, IsCountedOverRanksAndEpochs) {
   for (const int ranks : {1, 2}) {
     const RunResult result = trained(data, ranks);
     ASSERT_EQ(result.epochs.size(), 2U);
-    for (const EpochRecord& epoch : result.epochs) {
+    for (const EpochMetrics& epoch : result.epochs) {
       ASSERT_TRUE(epoch.loading);
       EXPECT_EQ(epoch.loading->images, 40);
       EXPECT_GT(epoch.loading->resize_s, 0);

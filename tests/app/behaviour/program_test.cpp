@@ -18,8 +18,8 @@
 
 #include "dkfac/comm/in_process.h"
 
-#include "app/record/progress.h"
-#include "app/record/run_summary.h"
+#include "app/logging/progress.h"
+#include "app/logging/run_summary.h"
 #include "app/run/agreement.h"
 #include "app/run/run_folder.h"
 #include "app/run/run_one.h"
@@ -111,19 +111,19 @@ TEST(Agreement, AsksWhetherAnyRankWants) {
   });
 }
 
-StepRecord some_step() {
-  StepRecord record;
-  record.epoch = 2;
-  record.epochs = 10;
-  record.step = 20;
-  record.total_steps = 100;
-  record.work = 20;
-  record.total_work = 100;
-  record.loss = 0.5;
-  record.accuracy = 0.75;
-  record.images_per_second = 1234;
-  record.lr = 0.1;
-  return record;
+StepMetrics some_step() {
+  StepMetrics metrics;
+  metrics.epoch = 2;
+  metrics.epochs = 10;
+  metrics.step = 20;
+  metrics.total_steps = 100;
+  metrics.work = 20;
+  metrics.total_work = 100;
+  metrics.loss = 0.5;
+  metrics.accuracy = 0.75;
+  metrics.images_per_second = 1234;
+  metrics.lr = 0.1;
+  return metrics;
 }
 
 TEST(ProgressLine, ShowsPositionRateAndTimeLeft) {
@@ -148,19 +148,19 @@ RunResult two_epochs(double target) {
   RunResult result;
   result.name = "a";
   result.target.accuracy = target;
-  EpochRecord record;
-  record.epoch = 1;
-  record.step = 10;
-  record.test_accuracy = 0.5;
-  record.train_seconds = 2;
-  record.images_per_second = 100;
-  add_epoch(result, record);
-  record.epoch = 2;
-  record.step = 20;
-  record.test_accuracy = 0.4;
-  record.train_seconds = 3;
-  record.images_per_second = 300;
-  add_epoch(result, record);
+  EpochMetrics metrics;
+  metrics.epoch = 1;
+  metrics.step = 10;
+  metrics.test_accuracy = 0.5;
+  metrics.train_seconds = 2;
+  metrics.images_per_second = 100;
+  add_epoch(result, metrics);
+  metrics.epoch = 2;
+  metrics.step = 20;
+  metrics.test_accuracy = 0.4;
+  metrics.train_seconds = 3;
+  metrics.images_per_second = 300;
+  add_epoch(result, metrics);
   return result;
 }
 
@@ -241,7 +241,7 @@ class Folder : public ::testing::Test {
 TEST_F(Folder, HoldsWhatTheRunReported) {
   RunFolder folder(root_ / "deep" / "run", IfExists::refuse);
   folder.begin(Config{}, "dkfac train x.toml");
-  StepRecord step = some_step();
+  StepMetrics step = some_step();
   step.loss = std::nan("");
   folder.add_step(step);
   const RunResult result = two_epochs(0.45);

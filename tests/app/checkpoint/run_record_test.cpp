@@ -22,10 +22,10 @@ RunResult two_epochs() {
   result.curvature.a_all = 1;
   result.curvature.intervals.push_back({.step = 1});
   for (const std::int64_t epoch : {1, 2}) {
-    EpochRecord record;
-    record.epoch = epoch;
-    record.step = 10 * epoch;
-    result.epochs.push_back(record);
+    EpochMetrics metrics;
+    metrics.epoch = epoch;
+    metrics.step = 10 * epoch;
+    result.epochs.push_back(metrics);
   }
   return result;
 }

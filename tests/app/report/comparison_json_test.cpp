@@ -61,7 +61,7 @@ std::vector<RunGroup> groups_of_the_sample() {
       run.price_per_hour = 36;
       run.total_seconds = 100;
       run.images_per_second = 512;
-      for (EpochRecord& epoch : run.epochs) epoch.test_top5 = (1 + epoch.test_accuracy) / 2;
+      for (EpochMetrics& epoch : run.epochs) epoch.test_top5 = (1 + epoch.test_accuracy) / 2;
     }
   RunResult& adaptive = groups[0].runs[0];
   adaptive.activity_seconds["inverse"] = 1.5;

@@ -10,7 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "app/fake_runs.h"
-#include "app/record/run_summary.h"
+#include "app/logging/run_summary.h"
 #include "app/report/findings.h"
 #include "app/report/table.h"
 
@@ -59,13 +59,13 @@ RunGroup loss_group(const std::string& name, const std::vector<std::vector<doubl
     run.status = "ok";
     run.seed = group.runs.size() + 1;
     for (const double loss : row) {
-      EpochRecord record;
-      record.epoch = std::ssize(run.epochs) + 1;
-      record.step = 10 * record.epoch;
-      record.train_seconds = static_cast<double>(record.epoch);
-      record.train_accuracy = record.test_accuracy = NAN;
-      record.test_loss = loss;
-      add_epoch(run, record);
+      EpochMetrics metrics;
+      metrics.epoch = std::ssize(run.epochs) + 1;
+      metrics.step = 10 * metrics.epoch;
+      metrics.train_seconds = static_cast<double>(metrics.epoch);
+      metrics.train_accuracy = metrics.test_accuracy = NAN;
+      metrics.test_loss = loss;
+      add_epoch(run, metrics);
     }
     group.runs.push_back(run);
   }

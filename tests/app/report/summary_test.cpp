@@ -251,7 +251,7 @@ TEST(Format, ShowsARangeOnlyWhereThereIsOne) {
 TEST(Summarize, ReachesTopFiveTargetsAloneAndTogether) {
   std::vector<RunGroup> groups{fake_group("a", {{0.7, 0.8, 0.9}})};
   double top5 = 0.9;
-  for (EpochRecord& epoch : groups[0].runs[0].epochs) epoch.test_top5 = top5 += 0.02;
+  for (EpochMetrics& epoch : groups[0].runs[0].epochs) epoch.test_top5 = top5 += 0.02;
   const auto epochs_to = [&](const Targets& target) {
     const auto spread = summarize(groups, target).groups[0].epochs;
     return spread ? spread->mean : 0;

@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-#include "app/record/run_summary.h"
+#include "app/logging/run_summary.h"
 
 namespace dkfac::app {
 namespace {
@@ -16,15 +16,15 @@ RunResult partly_evaluated() {
   RunResult result;
   result.target = {.accuracy = 0.5, .top5 = 0.8};
   for (std::int64_t epoch = 1; epoch <= 3; ++epoch) {
-    EpochRecord record;
-    record.epoch = epoch;
-    record.step = 10 * epoch;
-    record.train_seconds = 2.0 * static_cast<double>(epoch);
-    record.images_per_second = 1;
-    record.evaluated = epoch == 2;
-    record.test_accuracy = epoch == 2 ? 0.6 : NAN;
-    if (epoch == 2) record.test_top5 = 0.7;
-    add_epoch(result, record);
+    EpochMetrics metrics;
+    metrics.epoch = epoch;
+    metrics.step = 10 * epoch;
+    metrics.train_seconds = 2.0 * static_cast<double>(epoch);
+    metrics.images_per_second = 1;
+    metrics.evaluated = epoch == 2;
+    metrics.test_accuracy = epoch == 2 ? 0.6 : NAN;
+    if (epoch == 2) metrics.test_top5 = 0.7;
+    add_epoch(result, metrics);
   }
   return result;
 }
@@ -59,21 +59,21 @@ TEST(WatchedResults, GivesWhatARunThatEvaluatesGives) {
   whole.target = left.target = {.accuracy = 0.4};
   std::string lines;
   for (std::int64_t epoch = 1; epoch <= 7; ++epoch) {
-    EpochRecord record;
-    record.epoch = epoch;
-    record.step = 10 * epoch;
-    record.train_seconds = 0.5 * static_cast<double>(epoch);
-    record.images_per_second = 1;
-    EpochRecord without = record;
-    record.test_accuracy = 0.125 * static_cast<double>((epoch * 5) % 7);
-    record.test_loss = 1 / static_cast<double>(epoch);
+    EpochMetrics metrics;
+    metrics.epoch = epoch;
+    metrics.step = 10 * epoch;
+    metrics.train_seconds = 0.5 * static_cast<double>(epoch);
+    metrics.images_per_second = 1;
+    EpochMetrics without = metrics;
+    metrics.test_accuracy = 0.125 * static_cast<double>((epoch * 5) % 7);
+    metrics.test_loss = 1 / static_cast<double>(epoch);
     without.evaluated = false;
     without.test_accuracy = without.test_loss = NAN;
-    add_epoch(whole, record);
+    add_epoch(whole, metrics);
     add_epoch(left, without);
-    lines += "{\"step\":" + std::to_string(record.step) +
-             ",\"loss\":" + std::to_string(record.test_loss) +
-             ",\"accuracy\":" + std::to_string(record.test_accuracy) + "}\n";
+    lines += "{\"step\":" + std::to_string(metrics.step) +
+             ",\"loss\":" + std::to_string(metrics.test_loss) +
+             ",\"accuracy\":" + std::to_string(metrics.test_accuracy) + "}\n";
   }
   EXPECT_FALSE(any_evaluated(left));
   EXPECT_EQ(add_evaluations(left, file_with(lines)).missing, 0);
@@ -85,7 +85,7 @@ TEST(WatchedResults, GivesWhatARunThatEvaluatesGives) {
 }
 
 TEST(WatchedResults, TargetsAreReachedTogether) {
-  EpochRecord epoch;
+  EpochMetrics epoch;
   epoch.test_accuracy = 0.76;
   epoch.test_top5 = 0.93;
   EXPECT_TRUE((Targets{.accuracy = 0.75}).reached(epoch));

@@ -77,8 +77,8 @@ End train_with_a_flip(const Config& config, const std::filesystem::path& folder 
                      .position = run.position,
                      .checkpoints = {.folder = folder},
                      .ctx = Context(Device::cpu(), {.threads = 1})};
-    hooks.on_step = [&](const StepRecord& record) {
-      if (struck && record.step == 4) flip_a_bit(state.model->named_tensors().front());
+    hooks.on_step = [&](const StepMetrics& metrics) {
+      if (struck && metrics.step == 4) flip_a_bit(state.model->named_tensors().front());
     };
     try {
       train_through(state);

@@ -17,8 +17,8 @@
 #include "dkfac/nn/loss.h"
 
 #include "app/checkpoint/run_record.h"
-#include "app/record/progress.h"
-#include "app/record/run_summary.h"
+#include "app/logging/progress.h"
+#include "app/logging/run_summary.h"
 #include "app/shared/report.h"
 #include "app/shared/trainer.h"
 
@@ -241,10 +241,10 @@ TEST(EpochEvaluation, OfResnet9sChangesIsTheSameOnTwoRanks) {
 TEST(MedianOfLast, TakesTheLastFiveEpochs) {
   RunResult run;
   const auto add = [&](double accuracy) {
-    EpochRecord record;
-    record.epoch = std::ssize(run.epochs) + 1;
-    record.test_accuracy = accuracy;
-    add_epoch(run, record);
+    EpochMetrics metrics;
+    metrics.epoch = std::ssize(run.epochs) + 1;
+    metrics.test_accuracy = accuracy;
+    add_epoch(run, metrics);
   };
   EXPECT_EQ(median_of_last({}), 0);
   add(0.5);

@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-#include "app/record/progress.h"
+#include "app/logging/progress.h"
 #include "app/shared/report.h"
 #include "app/tiny_run.h"
 #include "app/training/evaluate.h"

@@ -104,7 +104,7 @@ TEST(CurvatureSchedule, ReachesTheOptimizer) {
   std::vector<double> damping;
   std::vector<bool> refreshed;
   TrainHooks hooks;
-  hooks.on_step = [&](const StepRecord& r) {
+  hooks.on_step = [&](const StepMetrics& r) {
     damping.push_back(r.report.damping);
     refreshed.push_back(r.report.statistics_refreshed);
   };

@@ -12,7 +12,7 @@
 #include "dkfac/core/threads.h"
 #include "dkfac/nn/layers.h"
 
-#include "app/record/stopwatch.h"
+#include "app/logging/stopwatch.h"
 
 namespace dkfac::app {
 namespace {
@@ -64,7 +64,7 @@ Config tiny(const std::vector<std::string>& more = {}) {
 
 struct Outcome {
   RunResult result;
-  std::vector<StepRecord> steps, logs;
+  std::vector<StepMetrics> steps, logs;
 };
 
 Outcome train_here(const Config& config, TrainHooks hooks = {}) {
@@ -72,8 +72,8 @@ Outcome train_here(const Config& config, TrainHooks hooks = {}) {
   const data::DataSplits data = data::load_data(data_source(config));
   Outcome outcome;
   RunState state;
-  hooks.on_step = [&](const StepRecord& r) { outcome.steps.push_back(r); };
-  hooks.on_log = [&](const StepRecord& r) { outcome.logs.push_back(r); };
+  hooks.on_step = [&](const StepMetrics& r) { outcome.steps.push_back(r); };
+  hooks.on_log = [&](const StepMetrics& r) { outcome.logs.push_back(r); };
   train(config, comm::make_self(), data, hooks, state);
   outcome.result = state.result;
   return outcome;
@@ -270,7 +270,7 @@ TEST(Trainer, RefusesDataThatDoesNotFitTheModel) {
 
 // The first step whose loss, averaged over the steps of a log record, is below `goal`.
 std::int64_t steps_to(const Outcome& run, double goal) {
-  for (const StepRecord& log : run.logs)
+  for (const StepMetrics& log : run.logs)
     if (log.loss < goal) return log.step;
   return std::numeric_limits<std::int64_t>::max();
 }

@@ -1,6 +1,6 @@
 // Event files, byte by byte.
 
-#include "app/record/tensorboard.h"
+#include "app/logging/tensorboard.h"
 
 #include <bit>
 #include <cmath>
@@ -75,18 +75,18 @@ TEST(EventFile, HoldsTheVersionAndThenEveryEvent) {
   {
     EventFile file(folder.path());
     path = file.path();
-    StepRecord step;
+    StepMetrics step;
     step.step = 7;
     step.loss = std::nan("");
     step.exchange_seconds = 0.5;
     add_step(file, step);
     EXPECT_EQ(records_of(path).size(), 2u) << "flushed during the run";
-    EpochRecord epoch;
+    EpochMetrics epoch;
     epoch.epoch = 2;
     epoch.peak_memory = 1 << 30;
     epoch.utilisation = 0.5;
     epoch.train_top5 = 0.5;
-    epoch.loading = LoadingRecord{.wait_fraction = 0.25, .images = 8, .decode_s = 2};
+    epoch.loading = LoadingMetrics{.wait_fraction = 0.25, .images = 8, .decode_s = 2};
     add_epoch(file, epoch);
   }
   EXPECT_TRUE(path.filename().string().starts_with("events.out.tfevents."));
@@ -106,8 +106,8 @@ TEST(EventFile, HoldsTheVersionAndThenEveryEvent) {
 TEST(EventFile, LeavesOutWhatIsNotKnown) {
   const testing::TempFolder folder;
   EventFile file(folder.path());
-  add_step(file, StepRecord{});
-  EpochRecord epoch;
+  add_step(file, StepMetrics{});
+  EpochMetrics epoch;
   epoch.evaluated = false;
   add_epoch(file, epoch);
   const auto records = records_of(file.path());
@@ -133,10 +133,10 @@ std::string whole_file(const std::filesystem::path& path) {
 std::string six_steps(const std::filesystem::path& folder) {
   EventFile file(folder);
   for (int step = 1; step <= 6; ++step) {
-    StepRecord record;
-    record.step = step;
-    add_step(file, record);
-    EpochRecord epoch;
+    StepMetrics metrics;
+    metrics.step = step;
+    add_step(file, metrics);
+    EpochMetrics epoch;
     epoch.epoch = step / 3;
     if (step % 3 == 0) add_epoch(file, epoch);
   }

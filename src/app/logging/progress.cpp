@@ -1,4 +1,4 @@
-#include "app/record/progress.h"
+#include "app/logging/progress.h"
 
 #include <algorithm>
 #include <cmath>
@@ -8,8 +8,8 @@
 
 #include <fmt/core.h>
 
-#include "app/record/number_text.h"
-#include "app/record/run_summary.h"
+#include "app/logging/number_text.h"
+#include "app/logging/run_summary.h"
 #include "core/shared/printable.h"
 
 namespace dkfac::app {
@@ -26,7 +26,7 @@ bool wants_colour(const Terminal& terminal) {
 /// Describes how loading photographs kept up in the last epoch.
 std::string loading_text(const RunResult& result) {
   if (result.epochs.empty() || !result.epochs.back().loading) return {};
-  const LoadingRecord& l = *result.epochs.back().loading;
+  const LoadingMetrics& l = *result.epochs.back().loading;
   const double all = l.read_s + l.decode_s + l.resize_s + l.normalise_s;
   std::string text =
       fmt::format("\nloading: {:.1f}% of the time waited for", 100 * l.wait_fraction);
@@ -89,23 +89,23 @@ std::string tested_text(const RunResult& result) {
 
 }  // namespace
 
-std::string progress_line(const std::string& label, const StepRecord& record, double elapsed,
+std::string progress_line(const std::string& label, const StepMetrics& metrics, double elapsed,
                           double before, std::size_t width) {
   // Steps of different phases are weighted by their work, since image and batch sizes differ.
-  const double done = record.work - before;
-  const double left = done > 0 ? elapsed / done * (record.total_work - record.work) : 0;
-  const std::string accuracy = acc_text(record.accuracy, 1);
+  const double done = metrics.work - before;
+  const double left = done > 0 ? elapsed / done * (metrics.total_work - metrics.work) : 0;
+  const std::string accuracy = acc_text(metrics.accuracy, 1);
   std::string line =
       fmt::format("{}  epoch {}/{}  step {}/{}  loss {:.3f}{}  {} img/s  ETA {}  lr {:.3g}", label,
-                  record.epoch, record.epochs, record.step, record.total_steps, record.loss,
+                  metrics.epoch, metrics.epochs, metrics.step, metrics.total_steps, metrics.loss,
                   accuracy.empty() ? accuracy : " " + accuracy,
-                  three_digits(record.images_per_second), duration_text(left), record.lr);
-  if (record.skipped_steps > 0) line += fmt::format("  skipped {}", record.skipped_steps);
+                  three_digits(metrics.images_per_second), duration_text(left), metrics.lr);
+  if (metrics.skipped_steps > 0) line += fmt::format("  skipped {}", metrics.skipped_steps);
   return line.substr(0, width);
 }
 
 std::string epoch_line(const std::string& label, const RunResult& result, std::int64_t epochs) {
-  const EpochRecord& last = result.epochs.back();
+  const EpochMetrics& last = result.epochs.back();
   const std::string tested = last.evaluated ? fmt::format("test loss {:.4f}{}", last.test_loss,
                                                           acc_text(last.test_accuracy, 2))
                                             : "not evaluated";
@@ -173,12 +173,12 @@ Progress::Progress(const Terminal& terminal, std::string label, std::int64_t epo
       epochs_(epochs),
       colour_(wants_colour(terminal)) {}
 
-void Progress::step(const StepRecord& record) {
-  if (before_ < 0) before_ = record.work_before;
+void Progress::step(const StepMetrics& metrics) {
+  if (before_ < 0) before_ = metrics.work_before;
   if (!terminal_.interactive || (shown_ && since_shown_.seconds() < kRedrawSeconds)) return;
   // The last column stays free: writing into it would wrap on some terminals.
   const std::string line =
-      progress_line(label_, record, total_.seconds(), before_, terminal_width() - 1);
+      progress_line(label_, metrics, total_.seconds(), before_, terminal_width() - 1);
   terminal_.out << "\r\033[K" << (colour_ ? "\033[36m" : "") << line << (colour_ ? "\033[0m" : "")
                 << std::flush;
   shown_ = true;

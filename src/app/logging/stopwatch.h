@@ -7,7 +7,7 @@
 
 #include "dkfac/nn/layer.h"
 
-#include "app/record/device_activities.h"
+#include "app/logging/device_activities.h"
 
 namespace dkfac::app {
 

@@ -1,4 +1,4 @@
-#include "app/record/curvature_record.h"
+#include "app/logging/curvature_totals.h"
 
 #include <string>
 #include <vector>

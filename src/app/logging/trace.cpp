@@ -1,4 +1,4 @@
-#include "app/record/trace.h"
+#include "app/logging/trace.h"
 
 #include <algorithm>
 #include <system_error>

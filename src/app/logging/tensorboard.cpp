@@ -1,4 +1,4 @@
-#include "app/record/tensorboard.h"
+#include "app/logging/tensorboard.h"
 
 #include <array>
 #include <atomic>
@@ -12,7 +12,7 @@
 
 #include "dkfac/core/error.h"
 
-#include "app/record/curvature_record.h"
+#include "app/logging/curvature_totals.h"
 
 namespace dkfac::app {
 
@@ -134,12 +134,12 @@ void EventFile::write(const std::string& event) {
 
 namespace {
 
-void add_curvature(std::vector<Scalar>& scalars, const StepRecord& record) {
+void add_curvature(std::vector<Scalar>& scalars, const StepMetrics& metrics) {
   using kfac::StatisticKind;
-  scalars.push_back({"curvature/a_kept", record.curvature->a_kept()});
-  scalars.push_back({"curvature/g_kept", record.curvature->g_kept()});
-  scalars.push_back({"curvature/inverses_kept", record.curvature->inverses.back()});
-  scalars.push_back({"curvature/kl_factor", record.report.kl_factor});
+  scalars.push_back({"curvature/a_kept", metrics.curvature->a_kept()});
+  scalars.push_back({"curvature/g_kept", metrics.curvature->g_kept()});
+  scalars.push_back({"curvature/inverses_kept", metrics.curvature->inverses.back()});
+  scalars.push_back({"curvature/kl_factor", metrics.report.kl_factor});
   struct Tags {
     StatisticKind kind;
     std::string_view interval, drift;
@@ -149,7 +149,7 @@ void add_curvature(std::vector<Scalar>& scalars, const StepRecord& record) {
        {StatisticKind::g, "curvature/interval_g", "curvature/drift_g"},
        {StatisticKind::norm, "curvature/interval_norm", "curvature/drift_norm"}}};
   for (const Tags& tags : kTags) {
-    const KindMeans means = means_of(record.report.statistics, tags.kind);
+    const KindMeans means = means_of(metrics.report.statistics, tags.kind);
     if (means.count == 0) continue;
     scalars.push_back({tags.interval, means.interval});
     if (means.drift >= 0) scalars.push_back({tags.drift, means.drift});
@@ -158,35 +158,35 @@ void add_curvature(std::vector<Scalar>& scalars, const StepRecord& record) {
 
 }  // namespace
 
-void add_step(EventFile& file, const StepRecord& record) {
-  std::vector<Scalar> scalars{{"train/loss", record.loss},
-                              {"train/lr", record.lr},
-                              {"train/skipped_steps", static_cast<double>(record.skipped_steps)},
-                              {"speed/images_per_second", record.images_per_second},
-                              {"optimizer/momentum", record.report.momentum},
-                              {"optimizer/bytes", static_cast<double>(record.report.bytes)}};
-  if (!std::isnan(record.accuracy)) scalars.push_back({"train/accuracy", record.accuracy});
-  if (record.exchange_seconds) {
-    scalars.push_back({"speed/exchange_seconds", *record.exchange_seconds});
-    if (*record.exchange_seconds > 0)
+void add_step(EventFile& file, const StepMetrics& metrics) {
+  std::vector<Scalar> scalars{{"train/loss", metrics.loss},
+                              {"train/lr", metrics.lr},
+                              {"train/skipped_steps", static_cast<double>(metrics.skipped_steps)},
+                              {"speed/images_per_second", metrics.images_per_second},
+                              {"optimizer/momentum", metrics.report.momentum},
+                              {"optimizer/bytes", static_cast<double>(metrics.report.bytes)}};
+  if (!std::isnan(metrics.accuracy)) scalars.push_back({"train/accuracy", metrics.accuracy});
+  if (metrics.exchange_seconds) {
+    scalars.push_back({"speed/exchange_seconds", *metrics.exchange_seconds});
+    if (*metrics.exchange_seconds > 0)
       scalars.push_back(
           {"speed/exchange_gb_per_second",
-           1e-9 * static_cast<double>(record.report.bytes) / *record.exchange_seconds});
+           1e-9 * static_cast<double>(metrics.report.bytes) / *metrics.exchange_seconds});
   }
-  if (record.curvature != nullptr) {
-    scalars.push_back({"optimizer/damping", record.report.damping});
+  if (metrics.curvature != nullptr) {
+    scalars.push_back({"optimizer/damping", metrics.report.damping});
     scalars.push_back(
-        {"optimizer/failed_factors", static_cast<double>(record.report.failed_factors)});
-    add_curvature(scalars, record);
+        {"optimizer/failed_factors", static_cast<double>(metrics.report.failed_factors)});
+    add_curvature(scalars, metrics);
   }
-  file.add(record.step, scalars);
+  file.add(metrics.step, scalars);
 }
 
 namespace {
 
 constexpr double kGib = 1 << 30;
 
-void add_loading(std::vector<Scalar>& scalars, const LoadingRecord& loading) {
+void add_loading(std::vector<Scalar>& scalars, const LoadingMetrics& loading) {
   scalars.push_back({"loading/wait_fraction", loading.wait_fraction});
   const auto add = [&](const char* tag, double seconds) {
     if (const auto rate = loading.rate(seconds)) scalars.push_back({tag, *rate});
@@ -199,24 +199,25 @@ void add_loading(std::vector<Scalar>& scalars, const LoadingRecord& loading) {
 
 }  // namespace
 
-void add_epoch(EventFile& file, const EpochRecord& record) {
-  std::vector<Scalar> scalars{{"epoch/train_loss", record.train_loss},
-                              {"epoch/lr", record.lr},
-                              {"epoch/train_seconds", record.train_seconds},
-                              {"epoch/images_per_second", record.images_per_second}};
-  if (record.evaluated) {
-    scalars.push_back({"epoch/test_loss", record.test_loss});
-    if (!std::isnan(record.test_accuracy))
-      scalars.push_back({"epoch/test_accuracy", record.test_accuracy});
+void add_epoch(EventFile& file, const EpochMetrics& metrics) {
+  std::vector<Scalar> scalars{{"epoch/train_loss", metrics.train_loss},
+                              {"epoch/lr", metrics.lr},
+                              {"epoch/train_seconds", metrics.train_seconds},
+                              {"epoch/images_per_second", metrics.images_per_second}};
+  if (metrics.evaluated) {
+    scalars.push_back({"epoch/test_loss", metrics.test_loss});
+    if (!std::isnan(metrics.test_accuracy))
+      scalars.push_back({"epoch/test_accuracy", metrics.test_accuracy});
   }
-  if (!std::isnan(record.train_accuracy))
-    scalars.push_back({"epoch/train_accuracy", record.train_accuracy});
-  if (record.utilisation) scalars.push_back({"epoch/utilisation", *record.utilisation});
-  if (record.peak_memory) scalars.push_back({"epoch/peak_memory_gib", *record.peak_memory / kGib});
-  if (record.loading) add_loading(scalars, *record.loading);
-  if (record.train_top5) scalars.push_back({"epoch/train_top5", *record.train_top5});
-  if (record.test_top5) scalars.push_back({"epoch/test_top5", *record.test_top5});
-  file.add(record.epoch, scalars);
+  if (!std::isnan(metrics.train_accuracy))
+    scalars.push_back({"epoch/train_accuracy", metrics.train_accuracy});
+  if (metrics.utilisation) scalars.push_back({"epoch/utilisation", *metrics.utilisation});
+  if (metrics.peak_memory)
+    scalars.push_back({"epoch/peak_memory_gib", *metrics.peak_memory / kGib});
+  if (metrics.loading) add_loading(scalars, *metrics.loading);
+  if (metrics.train_top5) scalars.push_back({"epoch/train_top5", *metrics.train_top5});
+  if (metrics.test_top5) scalars.push_back({"epoch/test_top5", *metrics.test_top5});
+  file.add(metrics.epoch, scalars);
 }
 
 std::vector<std::filesystem::path> event_files(const std::filesystem::path& folder) {

@@ -1,6 +1,6 @@
 // The trace of a run: valid JSON, spans that nest, bounded memory.
 
-#include "app/record/trace.h"
+#include "app/logging/trace.h"
 
 #include <fstream>
 #include <map>

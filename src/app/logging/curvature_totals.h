@@ -11,7 +11,7 @@
 
 #include "app/shared/result.h"
 
-/// Accumulation of the curvature reports of steps for the records of a run.
+/// Accumulation of the curvature reports of steps for the result of a run.
 namespace dkfac::app {
 
 /// Returns the number of elements of each statistic of one layer, by kfac::StatisticKind; 0 if the
@@ -19,7 +19,7 @@ namespace dkfac::app {
 using StatisticSizes = std::array<double, 3>;
 [[nodiscard]] StatisticSizes statistic_sizes(const LayerSpec& spec, kfac::NormFisher norm_fisher);
 
-/// Whether to record the intervals.
+/// Whether to keep the intervals.
 enum class KeepIntervals : std::uint8_t { no, yes };
 /// Adds one step; `layers` are the sizes by layer. The inversion stages are left out, because they
 /// are those of one rank.

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "app/record/stopwatch.h"
+#include "app/logging/stopwatch.h"
 #include "app/shared/commands.h"
 #include "app/shared/result.h"
 #include "app/shared/trainer.h"
@@ -10,8 +10,9 @@
 namespace dkfac::app {
 
 /// Formats "kfac  epoch 2/10  step 13/50  loss 0.812  acc 71.2%  5210 img/s  ETA 0:42  lr 0.05",
-/// cut to `width` characters. `elapsed`: seconds for the work (see StepRecord) done since `before`.
-[[nodiscard]] std::string progress_line(const std::string& label, const StepRecord& record,
+/// cut to `width` characters. `elapsed`: seconds for the work (see StepMetrics) done since
+/// `before`.
+[[nodiscard]] std::string progress_line(const std::string& label, const StepMetrics& metrics,
                                         double elapsed, double before, std::size_t width);
 [[nodiscard]] std::string epoch_line(const std::string& label, const RunResult& result,
                                      std::int64_t epochs);
@@ -27,7 +28,7 @@ namespace dkfac::app {
 class Progress {
  public:
   Progress(const Terminal& terminal, std::string label, std::int64_t epochs);
-  void step(const StepRecord& record);
+  void step(const StepMetrics& metrics);
   void epoch(const RunResult& result);
   void clear();  ///< Erases the overwritten line.
 

@@ -1,4 +1,4 @@
-#include "app/record/number_text.h"
+#include "app/logging/number_text.h"
 
 #include <algorithm>
 #include <cmath>

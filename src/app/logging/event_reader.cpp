@@ -1,7 +1,7 @@
 #include <cstring>
 #include <optional>
 
-#include "app/record/tensorboard.h"
+#include "app/logging/tensorboard.h"
 
 namespace dkfac::app {
 

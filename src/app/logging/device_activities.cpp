@@ -1,4 +1,4 @@
-#include "app/record/device_activities.h"
+#include "app/logging/device_activities.h"
 
 #include <utility>
 

@@ -59,9 +59,9 @@ class EventFile {
 };
 
 /// Adds loss, accuracy, rate and optimizer statistics under "train/", "speed/" and "optimizer/".
-void add_step(EventFile& file, const StepRecord& record);
+void add_step(EventFile& file, const StepMetrics& metrics);
 /// Adds an epoch's means and test results under "epoch/".
-void add_epoch(EventFile& file, const EpochRecord& record);
+void add_epoch(EventFile& file, const EpochMetrics& metrics);
 /// Returns the event files of a folder.
 [[nodiscard]] std::vector<std::filesystem::path> event_files(const std::filesystem::path& folder);
 /// Deletes the event files of a run that is to be overwritten.

@@ -1,4 +1,4 @@
-#include "app/record/curvature_record.h"
+#include "app/logging/curvature_totals.h"
 
 #include <algorithm>
 #include <cmath>
@@ -21,7 +21,7 @@ constexpr std::array<const char*, kfac::kInverseStages> kStages{"damped", "more_
 
 std::size_t index_of(StatisticKind kind) { return static_cast<std::size_t>(kind); }
 
-/// Records the intervals of steps 1, 1 + k, 1 + 2k, ...; k doubles when there are too many.
+/// Keeps the intervals of steps 1, 1 + k, 1 + 2k, ...; k doubles when there are too many.
 void add_intervals(std::vector<CurvatureResult::Intervals>& all, const kfac::StepReport& report) {
   const std::int64_t stride = all.size() < 2 ? 1 : all[1].step - all[0].step;
   if (!all.empty() && report.step < all.back().step + stride) return;
