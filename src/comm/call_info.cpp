@@ -14,17 +14,17 @@ constexpr std::size_t kRanksShown = 8;
 constexpr std::size_t kGroupsShown = 4;
 
 struct RankGroup {
-  const CallRecord* record;
+  const CallDigest* digest;
   std::vector<int> ranks;
 };
 
-std::vector<RankGroup> group_equal(std::span<const CallRecord> by_rank,
+std::vector<RankGroup> group_equal(std::span<const CallDigest> by_rank,
                                    std::span<const int> names) {
   std::vector<RankGroup> groups;
   for (std::size_t r = 0; r < by_rank.size(); ++r) {
     const int name = names.empty() ? static_cast<int>(r) : names[r];
     const auto same = std::find_if(groups.begin(), groups.end(), [&](const RankGroup& group) {
-      return group.record->hash == by_rank[r].hash;
+      return group.digest->hash == by_rank[r].hash;
     });
     if (same != groups.end()) {
       same->ranks.push_back(name);
@@ -72,9 +72,9 @@ std::string CallInfo::describe() const {
   return std::move(out).str();
 }
 
-CallRecord record_of(const CallInfo& info) { return {hash_call(kHashSeed, info), info.describe()}; }
+CallDigest digest_of(const CallInfo& info) { return {hash_call(kHashSeed, info), info.describe()}; }
 
-std::string disagreement(std::span<const CallRecord> by_rank, std::span<const int> names) {
+std::string disagreement(std::span<const CallDigest> by_rank, std::span<const int> names) {
   const std::vector<RankGroup> groups = group_equal(by_rank, names);
   if (groups.size() <= 1) return {};
   std::ostringstream out;
@@ -82,8 +82,8 @@ std::string disagreement(std::span<const CallRecord> by_rank, std::span<const in
   bool same_text = true;
   for (std::size_t g = 0; g < std::min(groups.size(), kGroupsShown); ++g) {
     out << (g == 0 ? "" : ", but ") << rank_list(groups[g].ranks) << " issued "
-        << groups[g].record->text;
-    same_text = same_text && groups[g].record->text == groups[0].record->text;
+        << groups[g].digest->text;
+    same_text = same_text && groups[g].digest->text == groups[0].digest->text;
   }
   if (groups.size() > kGroupsShown)
     out << ", and " << groups.size() - kGroupsShown << " more kinds";

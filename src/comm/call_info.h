@@ -21,16 +21,16 @@ inline constexpr std::uint64_t kHashSeed = 0xcbf29ce484222325ULL;
                                         std::span<const std::int64_t> counts) noexcept;
 [[nodiscard]] std::uint64_t hash_call(std::uint64_t seed, const CallInfo& info) noexcept;
 
-/// Record of a call of one rank, for comparison over ranks and for messages.
-struct CallRecord {
+/// Digest of a call of one rank, for comparison over ranks and for messages.
+struct CallDigest {
   std::uint64_t hash = 0;
   std::string text;
 };
-[[nodiscard]] CallRecord record_of(const CallInfo& info);
+[[nodiscard]] CallDigest digest_of(const CallInfo& info);
 
-/// Compares the records of all ranks: empty if they agree, else a message that names each rank's
+/// Compares the digests of all ranks: empty if they agree, else a message that names each rank's
 /// call. `names`: the numbers by which the message names the ranks; empty: 0, 1, 2 and so on.
-[[nodiscard]] std::string disagreement(std::span<const CallRecord> by_rank,
+[[nodiscard]] std::string disagreement(std::span<const CallDigest> by_rank,
                                        std::span<const int> names = {});
 
 /// Failure of a group whose rank, `rank` in messages, destroyed the task of a call before its end.

@@ -37,7 +37,7 @@ void HostQueue::wait(Ticket ticket) {
               " were submitted");
   if (error_) std::rethrow_exception(error_);
   Backoff backoff;
-  while (!done(ticket)) backoff.step([this] { progress(); });
+  while (!done(ticket)) backoff.poll([this] { progress(); });
 }
 
 void HostQueue::cancel() noexcept {

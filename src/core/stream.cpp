@@ -27,7 +27,7 @@ void Stream::wait(const Event& event) const {
     if (device_.is_cuda()) return cuda::stream_wait(device_, native_, event.native_);
     if (!has_wait_watches()) return cuda::synchronize(event.device_, event.native_);
     Backoff backoff;
-    while (!event.done()) backoff.step(poll_wait_watches);
+    while (!event.done()) backoff.poll(poll_wait_watches);
     return;
   }
   if (!event.done()) event.queue_->wait(event.ticket_);

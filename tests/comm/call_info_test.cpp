@@ -50,16 +50,16 @@ TEST(CallInfo, TextsDoNotRunIntoEachOther) {
 }
 
 TEST(Disagreement, IsEmptyWhenAllAgree) {
-  const std::vector<CallRecord> records(3, record_of(example()));
-  EXPECT_EQ(disagreement(records), "");
+  const std::vector<CallDigest> digests(3, digest_of(example()));
+  EXPECT_EQ(disagreement(digests), "");
 }
 
 TEST(Disagreement, NamesWhoIssuedWhat) {
-  std::vector<CallRecord> records(4, record_of(example()));
+  std::vector<CallDigest> digests(4, digest_of(example()));
   CallInfo other = example();
   other.name = "factors G";
-  records[2] = record_of(other);
-  const std::string text = disagreement(records);
+  digests[2] = digest_of(other);
+  const std::string text = disagreement(digests);
   EXPECT_NE(text.find("ranks 0, 1, 3 issued #12 reduce_scatter_v f32 x 4096 'factors A', but rank "
                       "2 issued #12 reduce_scatter_v f32 x 4096 'factors G'"),
             std::string::npos)
@@ -67,11 +67,11 @@ TEST(Disagreement, NamesWhoIssuedWhat) {
 }
 
 TEST(Disagreement, NamesRanksByTheGivenNumbers) {
-  std::vector<CallRecord> records(3, record_of(example()));
+  std::vector<CallDigest> digests(3, digest_of(example()));
   CallInfo other = example();
   other.name = "factors G";
-  records[1] = record_of(other);
-  const std::string text = disagreement(records, std::vector<int>{4, 6, 5});
+  digests[1] = digest_of(other);
+  const std::string text = disagreement(digests, std::vector<int>{4, 6, 5});
   EXPECT_NE(text.find("ranks 4, 5 issued"), std::string::npos) << text;
   EXPECT_NE(text.find("but rank 6 issued"), std::string::npos) << text;
 }

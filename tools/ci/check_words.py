@@ -54,6 +54,8 @@ WORDS = [  # (expression, replacement, expression of the paths it holds for)
      "stride, most, each; a step updates the weights", r"^src/(core|data|nn/backends)/"),
     (r"\bRecord(?:Reader|Writer)\b|\bRecorded\b", "FieldReader, FieldWriter, CapturedGraph", r"^src/(data|core)/"),
     (r"\b(?:Step|Epoch|Loading)Record\b|\bapp/record/", "metrics, app/logging; K-FAC records activations", ""),
+    (r"\bCallRecord\b", "CallDigest; K-FAC records activations", ""),
+    (r"\bbackoff_?\.step\b", "poll; a step updates the weights", ""),
     (r"\b[Rr]ecordings?\b|\bunrecorded\b", "capture of device work; eager", r"^src/(core|nn)/"),
     (r"\blaunches_recorded\b|\bis_recorded\b|(?:counts_?|launches_?)(?:\(\))?(?:\.|->)recorded\b", "captured",
      r"^(include|src|python|tests)/"),

@@ -191,7 +191,7 @@ class ExchangePhase final : public PlainPhase {
   }
 };
 
-/// Wire format of a CallRecord.
+/// Wire format of a CallDigest.
 struct Header {
   std::uint64_t hash = 0;
   std::array<char, 248> text{};
@@ -203,10 +203,10 @@ class HeaderPhase final : public PlainPhase {
       : PlainPhase(group, PeerGroup::Channel::checks, info, phase),
         group_(group),
         headers_(static_cast<std::size_t>(group.size())) {
-    const CallRecord record = record_of(info);
+    const CallDigest digest = digest_of(info);
     Header& mine = headers_[static_cast<std::size_t>(group.rank())];
-    mine.hash = record.hash;
-    record.text.copy(mine.text.data(), mine.text.size() - 1);
+    mine.hash = digest.hash;
+    digest.text.copy(mine.text.data(), mine.text.size() - 1);
     const auto bytes = static_cast<std::int64_t>(sizeof(Header));
     for (const int peer : peers_of(group)) {
       auto* theirs = reinterpret_cast<std::byte*>(&headers_[static_cast<std::size_t>(peer)]);
@@ -225,12 +225,12 @@ class HeaderPhase final : public PlainPhase {
 
   bool advance() override {
     if (!transfers_->advance()) return false;
-    std::vector<CallRecord> records;
+    std::vector<CallDigest> digests;
     for (Header& header : headers_) {
       header.text.back() = '\0';
-      records.push_back({header.hash, header.text.data()});
+      digests.push_back({header.hash, header.text.data()});
     }
-    if (const std::string text = disagreement(records, group_.job_ranks()); !text.empty())
+    if (const std::string text = disagreement(digests, group_.job_ranks()); !text.empty())
       throw CommError(text);
     return true;
   }

@@ -71,18 +71,18 @@ class ExternalGroup {
 void compare_calls(const ExternalGroup& group, ExternalCollectives& collectives,
                    const CallInfo& info) {
   constexpr std::size_t kHash = sizeof(std::uint64_t), kText = 248;
-  const CallRecord mine = record_of(info);
+  const CallDigest mine = digest_of(info);
   Bytes own(kHash + kText), all(own.size() * at(group.size));
   std::memcpy(own.data(), &mine.hash, kHash);
   mine.text.copy(reinterpret_cast<char*>(own.data() + kHash), kText - 1);
   collectives.all_gather(own, all);
-  std::vector<CallRecord> records(at(group.size));
-  for (std::size_t r = 0; r < records.size(); ++r) {
+  std::vector<CallDigest> digests(at(group.size));
+  for (std::size_t r = 0; r < digests.size(); ++r) {
     const std::byte* theirs = all.data() + r * own.size();
-    std::memcpy(&records[r].hash, theirs, kHash);
-    records[r].text = reinterpret_cast<const char*>(theirs + kHash);
+    std::memcpy(&digests[r].hash, theirs, kHash);
+    digests[r].text = reinterpret_cast<const char*>(theirs + kHash);
   }
-  if (const std::string text = disagreement(records); !text.empty()) throw CommError(text);
+  if (const std::string text = disagreement(digests); !text.empty()) throw CommError(text);
 }
 
 /// One collective, complete after the first advance().

@@ -25,10 +25,10 @@ std::string devices_of(const std::vector<const HostCall*>& calls, std::span<cons
 }
 
 std::string disagreement_of(const std::vector<const HostCall*>& calls, std::span<const int> ranks) {
-  std::vector<CallRecord> records;
-  records.reserve(calls.size());
-  for (const HostCall* call : calls) records.push_back(record_of(call->info));
-  if (std::string text = disagreement(records, ranks); !text.empty()) return text;
+  std::vector<CallDigest> digests;
+  digests.reserve(calls.size());
+  for (const HostCall* call : calls) digests.push_back(digest_of(call->info));
+  if (std::string text = disagreement(digests, ranks); !text.empty()) return text;
   const Device first = calls.front()->stream.device();
   if (std::all_of(calls.begin(), calls.end(),
                   [&](const HostCall* call) { return call->stream.device() == first; }))

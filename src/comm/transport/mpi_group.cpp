@@ -33,7 +33,7 @@ MPI_Comm duplicate_within(MPI_Comm comm, double limit_s) {
   deadline.start();
   Backoff backoff;
   for (int done = 0; done == 0;) {
-    backoff.step([&] {
+    backoff.poll([&] {
       check_mpi(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test of MPI_Comm_idup");
     });
     if (done != 0) break;

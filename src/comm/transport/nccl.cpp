@@ -128,7 +128,7 @@ class NcclCommunicator final : public Communicator {
 
 void NcclCommunicator::compare(const CallInfo& info) {
   if (options().check != Check::full) return;
-  const CallRecord mine = record_of(info);
+  const CallDigest mine = digest_of(info);
   std::vector<std::int32_t> words(2), all(2 * static_cast<std::size_t>(size()));
   std::memcpy(words.data(), &mine.hash, sizeof mine.hash);
   const std::vector<std::int64_t> counts(static_cast<std::size_t>(size()), 2);
@@ -136,17 +136,17 @@ void NcclCommunicator::compare(const CallInfo& info) {
     host.all_gather_v(view_of(words.data(), {2}), counts, view_of(all.data(), {2 * size()}),
                       Stream::cpu(), "calls");
   });
-  std::vector<CallRecord> records(static_cast<std::size_t>(size()));
+  std::vector<CallDigest> digests(static_cast<std::size_t>(size()));
   bool same = true;
-  for (std::size_t r = 0; r < records.size(); ++r) {
-    std::memcpy(&records[r].hash, &all[2 * r], sizeof mine.hash);
-    same = same && records[r].hash == mine.hash;
+  for (std::size_t r = 0; r < digests.size(); ++r) {
+    std::memcpy(&digests[r].hash, &all[2 * r], sizeof mine.hash);
+    same = same && digests[r].hash == mine.hash;
   }
   if (same) return;
   const std::vector<std::string> texts =
       on_host([&](Communicator& host) { return all_gather_strings(host, mine.text); });
-  for (std::size_t r = 0; r < records.size(); ++r) records[r].text = texts[r];
-  group_->fail(disagreement(records));
+  for (std::size_t r = 0; r < digests.size(); ++r) digests[r].text = texts[r];
+  group_->fail(disagreement(digests));
 }
 
 template <class Body>

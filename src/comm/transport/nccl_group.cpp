@@ -82,7 +82,7 @@ std::shared_ptr<NcclGroup> NcclGroup::split(int color, int key) {
   look();
   current_ = "split";
   Backoff backoff;
-  while (!pending_.empty()) backoff.step([&] { look(); });
+  while (!pending_.empty()) backoff.poll([&] { look(); });
   // All ranks reach this collective, so no rank has pending work afterwards.
   auto part = on_bootstrap([&](Communicator& host) { return host.split(color, key); });
   const std::shared_ptr<NcclGroup> made(
@@ -145,7 +145,7 @@ void NcclGroup::settle(ncclComm_t comm, ncclResult_t code, const char* call) {
   deadline.start();
   Backoff backoff;
   while (code == ncclInProgress) {
-    backoff.step([&] {
+    backoff.poll([&] {
       look_at_peers();
       check(ncclCommGetAsyncError(comm, &code), "ncclCommGetAsyncError");
     });

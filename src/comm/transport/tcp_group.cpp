@@ -84,7 +84,7 @@ std::unique_ptr<Transfers> TcpGroup::make_transfers(Channel channel, const CallI
                                                     int phase) {
   // One connection keeps the order of calls and phases, so both channels may share it. The check
   // channel must be readable by ranks whose calls differ, so it has no hash.
-  const std::uint64_t call = channel == Channel::checks ? 0 : record_of(info).hash;
+  const std::uint64_t call = channel == Channel::checks ? 0 : digest_of(info).hash;
   return std::make_unique<TcpTransfers>(*this,
                                         hash_number(call, static_cast<std::uint64_t>(phase)));
 }

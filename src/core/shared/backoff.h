@@ -10,11 +10,11 @@ namespace dkfac {
 /// promptly, whereas one that only yields has used up its time slice when its peer answers.
 class Backoff {
  public:
-  /// Calls `poll()` once, then pauses.
-  template <class Poll>
-  void step(const Poll& poll) {
+  /// Calls `look()` once, then pauses.
+  template <class Look>
+  void poll(const Look& look) {
     const auto begin = Clock::now();
-    poll();
+    look();
     const auto end = Clock::now();
     // A poll that took long has transferred data; more is probably ready.
     if (polls_++ == 0 || end - begin > kWork) idle_since_ = end;
