@@ -28,8 +28,11 @@ inline constexpr int kMeanLength = 0, kSteps = 1, kTaken = 2, kAlong = 3, kLengt
 inline constexpr double kLeastCosine = 0.3;
 /// Bound of |V| in a step, as a multiple of the mean of the lengths that the layer's steps had.
 inline constexpr double kLengthBound = 1.4;
-/// Weight of a new length in that mean, once 1/weight steps have entered it alike.
+/// Least weight of a new length in that mean, once 1/weight steps have entered it alike.
 inline constexpr double kLengthWeight = 0.03;
+/// What the mean cosine of gradients and the steps before them adds to it, times that cosine, while
+/// it is positive: a length that grows along the way is no overshoot.
+inline constexpr double kAgreement = 0.5;
 /// Weight of a new share in the mean of those that the bound took, and of a new cosine.
 inline constexpr double kTakenWeight = 0.1;
 /// Steps in which a layer's exponent falls from 1.
@@ -73,8 +76,9 @@ inline constexpr double kCaution = 20;
   const double bound = kLengthBound * lengths[kMeanLength];
   const double factor = lengths[kSteps] > 0 && length > bound ? bound / length : 1;
   lengths[kSteps] += 1;
-  const double mean_weight = 1 / lengths[kSteps];
-  const double weight = mean_weight > kLengthWeight ? mean_weight : kLengthWeight;
+  const double along = lengths[kAlong] > 0 ? lengths[kAlong] : 0;
+  const double least = kLengthWeight + kAgreement * along, mean_weight = 1 / lengths[kSteps];
+  const double weight = mean_weight > least ? mean_weight : least;
   lengths[kMeanLength] += weight * (factor * length - lengths[kMeanLength]);
   lengths[kTaken] += kTakenWeight * (1 - factor - lengths[kTaken]);
   return factor;

@@ -137,6 +137,27 @@ TEST(LengthBound, LetsALengthGrowByAFractionOfTheMean) {
   EXPECT_DOUBLE_EQ(lengths[kfac::kMeanLength], (1 + 0.4 * kfac::kLengthWeight) * mean);
 }
 
+/// Returns whether the bound cuts one of 100 lengths that grow by this share a step after 100 equal
+/// ones, while gradients have this mean cosine to the steps before them.
+bool cuts_growth(double share, double along) {
+  double lengths[kfac::kLengths] = {};
+  for (int i = 0; i < 100; ++i) (void)kfac::bound_length(1, lengths);
+  lengths[kfac::kAlong] = along;
+  double length = 1, least = 1;
+  for (int i = 0; i < 100; ++i) least = std::min(least, kfac::bound_length(length *= 1 + share, lengths));
+  return least < 1;
+}
+
+TEST(LengthBound, FollowsAGrowthThatAgreesWithTheStepsBefore) {
+  // With a weight of w, lengths that grow by s a step for ever tend to 1 + s/w times their mean.
+  for (const double along : {-0.5, 0., 0.01, 0.1, 0.5, 1.}) {
+    const double weight = kfac::kLengthWeight + kfac::kAgreement * std::max(0., along);
+    const double share = (kfac::kLengthBound - 1) * weight;
+    EXPECT_FALSE(cuts_growth(0.99 * share, along)) << along;
+    EXPECT_TRUE(cuts_growth(1.2 * share, along)) << along;
+  }
+}
+
 TEST(LengthBound, TurnsStepsTowardsTheGradientWhileItCutsThem) {
   double lengths[kfac::kLengths] = {};
   double factors[2];
