@@ -172,6 +172,12 @@ TEST(COptions, RefuseValuesOutOfRange) {
   refuse("low_rank is 2", [](auto& o) { o.low_rank = 2; });
   refuse("dtype is -1", [](auto& o) { o.dtype = -1; });
   refuse("operand is 7", [](auto& o) { o.operand = 7; });
+  // By their names in C, where C++ has refresh.overhead, distribution.split_wide, inverse.method.
+  refuse("] overhead is -1", [](auto& o) { o.overhead = -1; });
+  refuse("] split_wide is set with inverse_method eigen", [](auto& o) {
+    o.split_wide = 1;
+    o.inverse_method = DKFAC_EIGEN;
+  });
   EXPECT_EQ(object, nullptr);
 }
 

@@ -246,12 +246,23 @@ with warnings.catch_warnings(record=True) as caught:
 said = [str(w.message) for w in caught if "[dkfac]" in str(w.message)]
 print(len(lines), sum("no parameter has curvature" in s for s in said), sum("in a row" in s for s in said), len(said))
 print(kfac.summary().count(f"on rank {rank} of 2"), "statistics every step" in kfac.summary())
+model = torch.nn.Linear(4, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+kfac = dkfac.attach(model, optimizer, split_wide=True)
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(torch.ones(5, 4)).square().mean().backward()
+        optimizer.step()
+told = "split_wide is set, and no factor is inverted by several ranks: none is wide enough"
+print(sum(told in str(w.message) for w in caught))
 dist.destroy_process_group()
 """
 
 
 def test_one_rank_speaks_for_all(tmp_path):
-    assert run_ranks(RANKS, tmp_path, "", 2) == ["1 1 1 2\n1 True", "0 0 0 0\n1 True"]
+    assert run_ranks(RANKS, tmp_path, "", 2) == ["1 1 1 2\n1 True\n1", "0 0 0 0\n1 True\n0"]
 
 
 def test_what_it_adds_to_a_step_is_told_once_it_is_measured():

@@ -102,9 +102,10 @@ class Telling:
         self._flops = report.flops + report.flops_skipped  # Inverses need not be due in this step, e.g. after loading.
         if speaks:
             _logger.info("[dkfac] %s", self.summary(recorder))
-            text = _small(coverage_of(recorder.layers, recorder.setup.comm.size == 1))
-            if text:
-                _warn(text)
+            for text in (_small(coverage_of(recorder.layers, recorder.setup.comm.size == 1)),
+                         _unsplit(registered.library.describe())):
+                if text:
+                    _warn(text)
 
     def summary(self, recorder: Recorder) -> str:
         comm, settings, registered = recorder.setup.comm, recorder.settings.values, recorder.registered
@@ -166,6 +167,12 @@ def _choice(recorder: Recorder, before: StepReport, now: StepReport, overhead: f
     return (f"from step {now.step + 1} on statistics {_every(chosen[0])}, inverses {_every(chosen[1])}, by which K-FAC "
             f"adds {now.overhead:.2f} to a step{above}. The same run again: {first} in place of overhead, and {then} "
             f"after step {now.step}")
+
+
+def _unsplit(table: str) -> str | None:
+    """A warning where split_wide does nothing."""
+    found = re.search(r"several ranks invert each of 0 factors \(split_wide\): (.*)", table)
+    return None if found is None else f"split_wide is set, and no factor is inverted by several ranks: {found[1]}"
 
 
 def _small(found: Coverage) -> str | None:

@@ -144,7 +144,8 @@ bool cuts_growth(double share, double along) {
   for (int i = 0; i < 100; ++i) (void)kfac::bound_length(1, lengths);
   lengths[kfac::kAlong] = along;
   double length = 1, least = 1;
-  for (int i = 0; i < 100; ++i) least = std::min(least, kfac::bound_length(length *= 1 + share, lengths));
+  for (int i = 0; i < 100; ++i)
+    least = std::min(least, kfac::bound_length(length *= 1 + share, lengths));
   return least < 1;
 }
 
