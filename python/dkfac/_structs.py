@@ -84,7 +84,7 @@ class CurvatureOptions(ctypes.Structure):
         ("loss_reduction", c_int32),
         ("overlap", c_int32), ("bucket_bytes", c_int64), ("gradient_wire", c_int32), ("statistics_wire", c_int32),
         ("weight_wire", c_int32), ("block_width", c_int32), ("split_factors", c_int32),
-        ("split_wide", c_int32)]
+        ("split_wide", c_int32), ("local_statistics", c_int32)]
 
 
 class ContextOptions(ctypes.Structure):

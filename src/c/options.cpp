@@ -56,6 +56,7 @@ dkfac_curvature_options default_curvature() {
   o.calibrate = d.distribution.calibrate;
   o.split_factors = d.distribution.split_factors;
   o.split_wide = d.distribution.split_wide;
+  o.local_statistics = d.distribution.local_statistics;
   o.kl_clip = d.kl_clip;
   o.step_length = static_cast<std::int32_t>(d.step_length);
   o.precondition_tf32 = d.precondition_tf32;
@@ -207,7 +208,8 @@ kfac::CurvatureOptions curvature_options(const dkfac_curvature_options* given,
   options.distribution = {.grad_worker_fraction = o.grad_worker_fraction,
                           .calibrate = flag(o.calibrate, "calibrate"),
                           .split_factors = flag(o.split_factors, "split_factors"),
-                          .split_wide = flag(o.split_wide, "split_wide")};
+                          .split_wide = flag(o.split_wide, "split_wide"),
+                          .local_statistics = flag(o.local_statistics, "local_statistics")};
   options.communication = communication(o.overlap, o.bucket_bytes, o.gradient_wire, operation);
   options.communication.statistics_wire = wire_of(o.statistics_wire, operation, "statistics_wire");
   options.communication.weight_wire = wire_of(o.weight_wire, operation, "weight_wire");

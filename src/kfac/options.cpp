@@ -47,6 +47,9 @@ void CurvatureOptions::validate() const {
               method == InverseMethod::eigen ? "eigen" : "ekfac",
               ", which adds the whole damping to products and splits nothing; leave it at pi, or "
               "use cholesky");
+  DKFAC_CHECK(!distribution.local_statistics || method != InverseMethod::ekfac,
+              "[curvature options] distribution.local_statistics is set with inverse.method ekfac, "
+              "whose second moments are those of all ranks; leave one of them out");
   DKFAC_CHECK(!distribution.split_wide || method == InverseMethod::cholesky,
               "[curvature options] distribution.split_wide is set with inverse.method ",
               method == InverseMethod::eigen ? "eigen" : "ekfac",

@@ -89,6 +89,7 @@ TEST(COptions, EveryFieldOfTheCurvatureIsReachable) {
   reach([](auto& o) { o.calibrate = 1; });
   reach([](auto& o) { o.split_factors = 1; });
   reach([](auto& o) { o.split_wide = 1; });
+  reach([](auto& o) { o.local_statistics = 1; });
   reach([](auto& o) { o.kl_clip = 0.1; });
   reach([](auto& o) { o.step_length = DKFAC_LENGTH_GRADIENT; });
   reach([](auto& o) { o.precondition_tf32 = 1; });

@@ -214,16 +214,16 @@ typedef struct dkfac_curvature_options {
   int32_t overlap;              /* Default 1. */
   int64_t bucket_bytes;         /* Default 4 MiB. */
   int32_t gradient_wire, statistics_wire, weight_wire; /* dkfac_dtype; default DKFAC_SAME_DTYPE. */
-  int32_t block_width, split_factors, split_wide;      /* Default 0; widths: by work, -1: none. */
+  int32_t block_width;                                 /* 0: by work (default); -1: none. */
+  int32_t split_factors, split_wide, local_statistics; /* Default 0. */
 } dkfac_curvature_options;
 /* Execution on one device: ContextOptions (core/context.h). Not in C: backend, priority, stream. */
 typedef struct dkfac_context_options {
   size_t struct_size;
   dkfac_device device; /* Default CPU. */
-  int32_t
-      threads;  /* OpenMP threads of the calling thread; 0 (default) leaves the number unchanged. */
-  int32_t tf32; /* CUDA; default 0. */
-  int32_t graphs; /* CUDA: equal work of many steps is launched as a graph; default 1. */
+  int32_t threads; /* OpenMP's, of the calling thread; 0 (default) leaves the number unchanged. */
+  int32_t tf32;    /* CUDA; default 0. */
+  int32_t graphs;  /* CUDA: equal work of many steps is launched as a graph; default 1. */
 } dkfac_context_options;
 
 /* --- arguments and report of a step ---------------------------------------------------------- */

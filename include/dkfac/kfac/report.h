@@ -83,7 +83,8 @@ struct DKFAC_API StepReport : UpdateReport {
   /// Preconditioner::count_own().
   double fixed_overhead = 0;
   double damping = 0;  ///< lambda; 0 with a relative damping, and for first-order methods.
-  double flops = 0;    ///< Spent on computing and inverting statistics, over all ranks.
+  /// Spent on computing and inverting statistics, over all ranks; of local statistics, by this one.
+  double flops = 0;
   /// Bytes for collectives, and flops, that refreshing every statistic would have added to this
   /// step. The saved fraction of the work is flops_skipped / (flops + flops_skipped).
   std::uint64_t bytes_skipped = 0;

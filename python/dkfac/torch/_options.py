@@ -79,6 +79,10 @@ class CommonOptions(TypedDict, total=False):
     """Lets 2, 4 or 8 ranks invert a wide factor together, where it is more work than a rank has on average; the weights
     then depend on the number of ranks within rounding. "cholesky" only, on the CPU; not a factor of diagonal blocks, so
     with block_width=-1. Default False."""
+    local_statistics: bool
+    """Makes the statistics of a layer of the samples of the rank that inverts them alone (DP-KFAC, Zhang et al. 2022):
+    none is sent, each rank computes its own, and they are noisier. Every rank needs samples. Not with "ekfac". Default
+    False."""
     precondition_tf32: bool
     """On a CUDA device, products that precondition a gradient round operands to TF32. Default False."""
     overlap: bool

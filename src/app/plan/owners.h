@@ -18,6 +18,10 @@ struct Ownership {
   std::vector<int> offsets = {};       ///< With stagger_inverses.
   int workers = 1, columns = 1;
   bool owned = false;  ///< Whether owners update; else every rank does.
+  /// Whether a statistic is of the samples of the rank that averages it, of so many ranks.
+  [[nodiscard]] bool has_local_statistics(int ranks) const {
+    return options.distribution.local_statistics && ranks > 1;
+  }
 };
 [[nodiscard]] Ownership ownership_of(const Network& network, const Strategy& strategy, int ranks,
                                      bool device);

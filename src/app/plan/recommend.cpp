@@ -22,10 +22,12 @@ std::optional<Advice> recommend(const Network& network, const Cluster& cluster,
     std::optional<Advice> best;
     for (std::size_t i = 0; i < all.size(); ++i) {
       const kfac::RefreshOptions& refresh = all[i].curvature.refresh;
-      // Low rank needs statistics of one step, which is another optimizer.
+      // Low rank needs statistics of one step, and local ones are of fewer samples, which are other
+      // optimizers.
       if (all[i].type != optim::OptimizerType::kfac || refresh.inverse_interval != inverses ||
           refresh.staleness == kfac::Staleness::adaptive ||
-          all[i].curvature.statistics.new_weight != base.statistics.new_weight)
+          all[i].curvature.statistics.new_weight != base.statistics.new_weight ||
+          all[i].curvature.distribution.local_statistics != base.distribution.local_statistics)
         continue;
       if (costs[i].to_sgd > 1 + budget) continue;
       const Advice one{.strategy = all[i],

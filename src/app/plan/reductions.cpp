@@ -66,7 +66,7 @@ std::vector<Reduction> reductions(const Network& network, const Ownership& o, in
   const CommunicationOptions& communication = o.options.communication;
   const Blocks blocks = blocks_of(network, o);
   std::vector<Reduction> all;
-  if (statistics) {
+  if (statistics && !o.has_local_statistics(ranks)) {
     add(blocks.a, true, ranks, 0, communication, o.options.dtype, all);
     add(blocks.g, true, ranks, 0, communication, o.options.dtype, all);
   }

@@ -14,7 +14,9 @@ class Builder {
       : s_(step),
         passes_(pass_seconds(step.network, step.cluster.processor)),
         pending_(
-            reductions(step.network, step.ownership, step.cluster.ranks, step.statistics > 0)) {}
+            reductions(step.network, step.ownership, step.cluster.ranks, step.statistics > 0)) {
+    if (step.ownership.has_local_statistics(step.cluster.ranks)) rank_ = busiest();
+  }
 
   StepTasks build() {
     // All but the last micro-batch only accumulate gradients; statistics are of all.
@@ -61,10 +63,24 @@ class Builder {
     return s_.cluster.processor.overlaps && s_.ownership.options.communication.overlap;
   }
 
+  [[nodiscard]] int averager(const PassLayer& layer, bool of_a) const {
+    const kfac::LayerOwners& owners = s_.ownership.owners[index_of(layer.spec)];
+    return of_a ? owners.a : owners.g;
+  }
+
+  /// The rank whose own statistics take longest.
+  [[nodiscard]] int busiest() const {
+    std::vector<double> seconds(index_of(s_.cluster.ranks));
+    for (const PassLayer& layer : s_.network.layers)
+      for (const bool of_a : {true, false})
+        if (layer.spec >= 0) seconds[index_of(averager(layer, of_a))] += statistic(layer, of_a);
+    return static_cast<int>(std::ranges::max_element(seconds) - seconds.begin());
+  }
+
   /// Seconds of the statistic A, or G, of a layer: operations of its product; the ranges of its
   /// operands, and patches of images, are read and written once more.
   [[nodiscard]] double statistic(const PassLayer& layer, bool of_a) const {
-    if (s_.statistics <= 0) return 0;
+    if (s_.statistics <= 0 || (rank_ >= 0 && averager(layer, of_a) != rank_)) return 0;
     const kfac::CurvatureWork& both = s_.ownership.work[index_of(layer.spec)];
     const kfac::FactorWork& work = of_a ? both.a : both.g;
     if (work.statistic == 0) return 0;
@@ -126,6 +142,7 @@ class Builder {
   }
 
   const Step& s_;
+  int rank_ = -1;  ///< The one whose statistics count; -1: each rank computes all.
   std::vector<LayerSeconds> passes_;
   std::vector<Reduction> pending_;
   std::size_t next_ = 0;

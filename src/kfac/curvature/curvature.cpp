@@ -63,7 +63,8 @@ void add_work(const LayerTable& layers, StepReport& report) {
     if (layers.due(id)) {
       report.flops += s.step_flops;
     } else {
-      report.bytes_skipped += static_cast<std::uint64_t>(s.plan.numel()) * element;
+      if (!layers.has_local_statistics())
+        report.bytes_skipped += static_cast<std::uint64_t>(s.plan.numel()) * element;
       report.flops_skipped += s.flops;
     }
     (layers.schedule.rebuild_due(id) ? report.flops : report.flops_skipped) +=

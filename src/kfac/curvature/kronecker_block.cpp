@@ -60,7 +60,7 @@ void KroneckerBlock::record(const Recording& on, const LayerRecord& record) {
   LayerTable& layers = on.layers;
   const bool is_a = kind == StatisticKind::a;
   const StatisticId id = is_a ? a : g;
-  if (!layers.due(id)) return;
+  if (!layers.recorded_here(id)) return;
   const CurvatureOptions& options = layers.options;
   const ConstTensorView data = record.data;
   const std::int64_t count = recorded_rows(caller, kind, data);
@@ -69,7 +69,8 @@ void KroneckerBlock::record(const Recording& on, const LayerRecord& record) {
   const std::int64_t positions =
       sharing == WeightSharing::reduce ? 1 : positions_of(count, data.dim(0));
   const double global = check_record(layers, caller, id, data, count, record.scale);
-  const Sampled x = sample(data, global, options.statistics.fraction);
+  const double batch = layers.batch_of_statistics(global);
+  const Sampled x = sample(data, batch, options.statistics.fraction);
   const bool scales_due = layers.scales_due(layers.statistic(id).layer);
   if (scales_due) check_alternation(caller, kind, x.data);
   const FactorRecord part{
@@ -90,7 +91,7 @@ void KroneckerBlock::record(const Recording& on, const LayerRecord& record) {
   if (scales_due) add_scales(on, kind, part);
   on.ranges.measured(id, on.nonfinite);
   // Depends on the count alone, so that buckets are launched in the same order on every rank.
-  if (count_record(layers, id, global, data.dim(0), count, positions)) on.sums.mark_filled(id);
+  if (count_record(layers, id, batch, data.dim(0), count, positions)) on.sums.mark_filled(id);
 }
 
 void KroneckerBlock::compute(Context& ctx, StatisticKind kind, const FactorRecord& r, double beta,

@@ -61,6 +61,18 @@ struct LayerTable {
   }
   /// Whether a statistic is due; false for kNoStatistic.
   [[nodiscard]] bool due(StatisticId id) const { return id >= 0 && schedule.due(id); }
+  /// Whether statistics are of the samples of the ranks that average them.
+  [[nodiscard]] bool has_local_statistics() const {
+    return options.distribution.local_statistics && comm->size() > 1;
+  }
+  /// The samples that a statistic of a step with so many on all ranks is the mean of.
+  [[nodiscard]] double batch_of_statistics(double global) const {
+    return has_local_statistics() ? global / comm->size() : global;
+  }
+  /// Whether records of this rank enter a statistic in this step.
+  [[nodiscard]] bool recorded_here(StatisticId id) const {
+    return due(id) && (!has_local_statistics() || averaged_here(id));
+  }
   [[nodiscard]] bool rebuild_due(StatisticId id) const {
     return id >= 0 && (statistic(id).foreign || schedule.rebuild_due(id));
   }

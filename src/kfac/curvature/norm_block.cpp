@@ -55,7 +55,7 @@ void NormBlock::record(const Recording& on, const LayerRecord& record) {
   DKFAC_CHECK(record.kind == StatisticKind::norm, caller,
               "a normalisation is recorded by record_normalization()");
   LayerTable& layers = on.layers;
-  if (!layers.due(g)) return;
+  if (!layers.recorded_here(g)) return;
   const CurvatureOptions& options = layers.options;
   std::int64_t groups = 1;
   const auto [data, positions, per_group] =
@@ -66,7 +66,8 @@ void NormBlock::record(const Recording& on, const LayerRecord& record) {
       sample_gradient_scale(options.loss_reduction, samples * options.statistics.micro_batches,
                             std::llround(global), record.scale.loss_scale);
   // Ghost groups have one mean each, so whole groups are sampled; a single group is the batch.
-  const auto [part, batch] = sample(data, global, options.statistics.fraction, per_group);
+  const double all = layers.batch_of_statistics(global);
+  const auto [part, batch] = sample(data, all, options.statistics.fraction, per_group);
   const Statistic& s = layers.statistic(g);
   const TensorView fisher = on.sums.of(g).reshape(s.plan.shape);
   const double beta = s.records == 0 ? 0 : 1;
@@ -81,7 +82,7 @@ void NormBlock::record(const Recording& on, const LayerRecord& record) {
                         fisher);
   }
   ops::count_nonfinite(on.on, fisher, on.nonfinite);
-  if (count_record(layers, g, global, samples, samples, positions)) on.sums.mark_filled(g);
+  if (count_record(layers, g, all, samples, samples, positions)) on.sums.mark_filled(g);
 }
 
 bool NormBlock::merge(Context& ctx, const CurvatureOptions& options, StatisticKind,

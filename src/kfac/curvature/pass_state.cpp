@@ -26,7 +26,7 @@ template <class Visit>
 void visit_records(LayerTable& layers, Visit visit) {
   for (StatisticId id = 0; id < layers.ids(); ++id) {
     Statistic& s = layers.statistic(id);
-    if (!layers.due(id)) continue;
+    if (!layers.recorded_here(id)) continue;
     visit(s.records);
     visit(s.samples);
     visit(s.rows);
@@ -49,8 +49,8 @@ std::vector<std::int64_t> pass_words(LayerTable& layers, StatisticSums& sums,
   visit_records(layers, [&words](const auto& value) { words.push_back(word_of(value)); });
   words.push_back(layers.options.statistics.micro_batches);
   for (StatisticId id = 0; id < layers.ids(); ++id) {
-    words.push_back(word_of(layers.due(id)));
-    if (!layers.due(id)) continue;
+    words.push_back(word_of(layers.recorded_here(id)));
+    if (!layers.recorded_here(id)) continue;
     words.push_back(word_of(sums.of(id)));
     // A number of the last step, by which the operand is multiplied.
     const double largest = layers.statistic(id).scaled ? ranges.known(id) : 0;
@@ -66,7 +66,7 @@ void set_records(LayerTable& layers, StatisticSums& sums, const std::vector<std:
   visit_records(layers, [&word](auto& value) { set_from(*word++, value); });
   const int all = layers.options.statistics.micro_batches;
   for (StatisticId id = 0; id < layers.ids(); ++id)
-    if (layers.due(id)) sums.mark_filled(id, layers.statistic(id).records == all);
+    if (layers.recorded_here(id)) sums.mark_filled(id, layers.statistic(id).records == all);
   for (int i = 0; i < layers.layers(); ++i)
     if (layers.scales_due(i)) sums.mark_scales_filled(i, layers.layer(i).scales()->records == all);
 }

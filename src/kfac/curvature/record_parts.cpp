@@ -15,9 +15,12 @@ namespace {
 void check_samples(const LayerTable& layers, const Caller& caller, const Statistic& s,
                    ConstTensorView data, std::int64_t rows) {
   const std::int64_t samples = s.samples + data.dim(0), all_rows = s.rows + rows;
-  DKFAC_CHECK(samples > 0 || layers.comm->size() > 1, caller, "with the record ", data.shape(),
-              " the step has no samples; record the statistics of a batch that has some");
-  if (!layers.due(s.partner)) return;
+  const bool alone = layers.comm->size() == 1 || layers.has_local_statistics();
+  DKFAC_CHECK(
+      samples > 0 || !alone, caller, "with the record ", data.shape(), " the step has no samples",
+      layers.has_local_statistics() ? " on this rank, where local_statistics need some" : "",
+      "; record the statistics of a batch that has some");
+  if (!layers.recorded_here(s.partner)) return;
   const Statistic& other = layers.statistic(s.partner);
   if (other.records < layers.options.statistics.micro_batches) return;
   // Diagonals of samples (diagonal_rows()) do not tell the rows that they are of.
@@ -34,7 +37,9 @@ void add_rows(const LayerTable& layers, const Caller& caller, Statistic& s,
               const RecordSum& to) {
   const FactorPlan& plan = s.plan.factor;
   if (s.records == 0) ops::fill(to.on, to.sum, 0);
-  const RowShare share = row_share(plan, layers.comm->rank(), layers.comm->size());
+  const bool local = layers.has_local_statistics();
+  const RowShare share =
+      row_share(plan, local ? 0 : layers.comm->rank(), local ? 1 : layers.comm->size());
   const std::int64_t left = share.count - s.rows_used;
   DKFAC_CHECK(count <= left, caller, count,
               " rows of statistics are too many: this rank's share of max_rows = ", plan.rows,
@@ -121,14 +126,14 @@ void add_record(LayerTable& layers, const Caller& caller, StatisticId id,
     add_triangles(s, block, record, to);
 }
 
-bool count_record(LayerTable& layers, StatisticId id, double global, std::int64_t samples,
+bool count_record(LayerTable& layers, StatisticId id, double batch, std::int64_t samples,
                   std::int64_t rows, std::int64_t positions) {
   const StatisticsOptions& options = layers.options.statistics;
   Statistic& s = layers.statistic(id);
   s.samples += samples;
   s.rows += rows;
   s.step_flops += build_flops(layers.layer(s.layer).spec, s.plan,
-                              options.fraction * global / options.micro_batches, positions);
+                              options.fraction * batch / options.micro_batches, positions);
   return ++s.records == options.micro_batches;
 }
 

@@ -63,9 +63,9 @@ void add_record(LayerTable& layers, const Caller& caller, StatisticId id,
                 const KroneckerBlock& block, const FactorRecord& record, std::int64_t count,
                 const RecordSum& to);
 
-/// Counts a record that has been added. global: from check_record(). positions: per sample, as
-/// build_flops() counts them. Returns true for the last one of the step.
-[[nodiscard]] bool count_record(LayerTable& layers, StatisticId id, double global,
+/// Counts a record that has been added. batch: LayerTable::batch_of_statistics(). positions: per
+/// sample, as build_flops() counts them. Returns true for the last one of the step.
+[[nodiscard]] bool count_record(LayerTable& layers, StatisticId id, double batch,
                                 std::int64_t samples, std::int64_t rows, std::int64_t positions);
 
 }  // namespace dkfac::kfac

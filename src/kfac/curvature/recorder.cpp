@@ -27,12 +27,12 @@ bool Recorder::wants_statistics() const {
 
 bool Recorder::wants_input(LayerId id) const {
   const CurvatureBlock& block = layers_.layer(layers_.checked(id, "wants_input"));
-  return layers_.statistics.empty() ? block.needs_input() : layers_.due(block.a);
+  return layers_.statistics.empty() ? block.needs_input() : layers_.recorded_here(block.a);
 }
 
 bool Recorder::wants_grad_output(LayerId id) const {
   const CurvatureBlock& block = layers_.layer(layers_.checked(id, "wants_grad_output"));
-  return layers_.statistics.empty() ? block.has_curvature() : layers_.due(block.g);
+  return layers_.statistics.empty() ? block.has_curvature() : layers_.recorded_here(block.g);
 }
 
 void Recorder::record_input(LayerId id, ConstTensorView input, Stream stream, RecordScale scale) {
@@ -101,7 +101,7 @@ void Recorder::complete(bool allow_missing) {
   stream_.join();
   const int all = layers_.options.statistics.micro_batches;
   for (StatisticId id = 0; id < layers_.ids(); ++id) {
-    if (!layers_.due(id)) continue;
+    if (!layers_.recorded_here(id)) continue;
     const Statistic& s = layers_.statistic(id);
     if (s.records < all) {
       DKFAC_CHECK(allow_missing, "[step] layer '", layers_.layer(s.layer).name, "' has ", s.records,
@@ -121,7 +121,7 @@ void Recorder::raise_flags(comm::FlagMessage& message) const {
   message.statistic_count = nonfinite_;
   message.no_samples = layers_.schedule.any_due();
   for (StatisticId id = 0; id < layers_.ids(); ++id)
-    if (layers_.due(id) && layers_.statistic(id).samples > 0) message.no_samples = false;
+    if (layers_.recorded_here(id) && layers_.statistic(id).samples > 0) message.no_samples = false;
 }
 
 void Recorder::request() {
@@ -151,7 +151,7 @@ void Recorder::finish(bool accepted, StepReport& report) {
   report.seconds.statistics_g = seconds_.statistics_g;
   for (StatisticId id = 0; id < layers_.ids(); ++id) {
     Statistic& s = layers_.statistic(id);
-    if (!accepted || !layers_.due(id)) continue;
+    if (!accepted || !layers_.recorded_here(id)) continue;
     s.flops = s.step_flops;
     ranges_->accept(id);
   }

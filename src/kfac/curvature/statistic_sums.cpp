@@ -13,9 +13,15 @@ StatisticSums::StatisticSums(LayerTable& layers, std::int64_t trailer, TensorVie
   // later.
   std::vector<comm::Slot> a_slots, g_slots, scale_slots;
   const int count = layers.layers();
-  const auto add = [&layers](std::vector<comm::Slot>& slots, StatisticId id, int time) {
+  if (layers.has_local_statistics()) local_.resize(index_of(layers.ids()));
+  const auto add = [&layers, this](std::vector<comm::Slot>& slots, StatisticId id, int time) {
     if (id == kNoStatistic) return;
     Statistic& s = layers.statistic(id);
+    if (!local_.empty()) {
+      if (layers.averaged_here(id))
+        local_[index_of(id)] = Tensor::zeros(layers.ctx, {s.plan.numel()}, layers.options.dtype);
+      return;
+    }
     s.slot = static_cast<int>(slots.size());
     slots.push_back({s.owner, s.plan.numel(), time});
   };
@@ -53,7 +59,7 @@ StatisticSums::StatisticSums(LayerTable& layers, std::int64_t trailer, TensorVie
 
 void StatisticSums::begin(std::vector<comm::BucketedReduce*>& active) {
   if (!layers_.schedule.any_due()) return;
-  for (StatisticId id = 0; id < layers_.ids(); ++id) {
+  for (StatisticId id = 0; id < layers_.ids() && local_.empty(); ++id) {
     const Statistic& s = layers_.statistic(id);
     std::vector<bool>& due_slots = s.plan.kind == StatisticKind::a ? a_due_ : g_due_;
     due_slots[index_of(s.slot)] = layers_.due(id);
@@ -73,6 +79,7 @@ void StatisticSums::begin(std::vector<comm::BucketedReduce*>& active) {
 }
 
 TensorView StatisticSums::of(StatisticId id) {
+  if (!local_.empty()) return local_[index_of(id)];
   const Statistic& s = layers_.statistic(id);
   return reduction_of(s).slot(s.slot);
 }
@@ -82,6 +89,7 @@ TensorView StatisticSums::of_scales(int layer) {
 }
 
 void StatisticSums::mark_filled(StatisticId id, bool filled) {
+  if (!local_.empty()) return;
   const Statistic& s = layers_.statistic(id);
   reduction_of(s).mark_filled(s.slot, filled);
 }
@@ -94,6 +102,7 @@ std::int64_t StatisticSums::staging_bytes() const {
   std::size_t bytes = 0;
   for (const auto* reduce : {&a_, &g_, &scales_})
     if (*reduce) bytes += (*reduce)->staging_bytes();
+  for (const Tensor& own : local_) bytes += own.bytes();
   return static_cast<std::int64_t>(bytes);
 }
 

@@ -4,6 +4,8 @@
 #include <optional>
 #include <vector>
 
+#include "dkfac/core/tensor.h"
+
 #include "comm/collective/bucketed_reduce.h"
 #include "kfac/curvature/layer_table.h"
 
@@ -12,6 +14,7 @@ namespace dkfac::kfac {
 /// The reductions of a step's statistics to the ranks that merge them: of A, of G with the Fisher
 /// of normalisations, and of EKFAC's scales. The memory of a statistic is this rank's part until
 /// its reduction is launched, afterwards the sum on its owner; that of scales, on every rank.
+/// Local statistics have memory on their owner alone, and are not reduced.
 class StatisticSums {
  public:
   /// Assigns the slots of all statistics. wire_overflows, fill_context: as in
@@ -37,6 +40,7 @@ class StatisticSums {
 
   LayerTable& layers_;
   std::optional<comm::BucketedReduce> a_, g_;
+  std::vector<Tensor> local_;                     ///< Indexed by statistic; empty where reduced.
   std::optional<comm::BucketedReduce> scales_;    ///< EKFAC: all-reduced.
   std::vector<bool> a_due_, g_due_, scales_due_;  ///< Indexed by slot.
 };

@@ -243,7 +243,10 @@ std::string describe_assignment(std::span<const std::string> names,
     out << balance_text(flops, owners, total_flops, options);
   out << block_width_text(specs, options);
   out << names.size() << " layers, " << static_cast<std::int64_t>(parameters) << " parameters, "
-      << human_bytes(statistics) << " of statistics in " << options.dtype << " per exchange\n";
+      << human_bytes(statistics) << " of statistics in " << options.dtype
+      << (options.distribution.local_statistics && details.world_size > 1
+              ? ", each of its owner's samples\n"
+              : " per exchange\n");
   return std::move(out).str();
 }
 

@@ -122,8 +122,10 @@ std::vector<double> memory_need(const PlannedLayers& plan) {
     add_rebuild(plan, a_of(plan, i), owners.a, owners.ranks_a, rebuild);
     add_rebuild(plan, g_of(plan, i), owners.g, owners.ranks_g, rebuild);
   }
+  const bool local = plan.options.distribution.local_statistics && plan.ranks > 1;
   for (std::size_t r = 0; r < kept.size(); ++r)
-    need.push_back(kept[r].averages + kept[r].earlier + kept[r].inverses + staging + rebuild[r]);
+    need.push_back(kept[r].averages + kept[r].earlier + kept[r].inverses +
+                   (local ? kept[r].averages : staging) + rebuild[r]);
   return need;
 }
 

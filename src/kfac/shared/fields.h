@@ -132,7 +132,7 @@ void for_each_field(Options& options, Visit&& visit) {
 
 template <OptionsOf<DistributionOptions> Options, class Visit>
 void for_each_field(Options& options, Visit&& visit) {
-  auto& [grad_worker_fraction, calibrate, split_factors, split_wide] = options;
+  auto& [grad_worker_fraction, calibrate, split_factors, split_wide, local_statistics] = options;
   visit(grad_worker_fraction,
         {"distribution.grad_worker_fraction",
          "fraction of the ranks that precondition a layer; 0: its owner alone", between(0, 1)});
@@ -144,6 +144,8 @@ void for_each_field(Options& options, Visit&& visit) {
                      .help = "let several ranks invert a wide factor together where that gains",
                      .only = "inverse_method",
                      .is = "cholesky"});
+  visit(local_statistics, {"distribution.local_statistics",
+                           "statistics are of the samples of the rank that averages them"});
 }
 
 template <OptionsOf<CurvatureOptions> Options, class Visit>

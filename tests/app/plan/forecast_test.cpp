@@ -105,6 +105,22 @@ TEST(Forecast, CountsWhatIntervalsSave) {
   EXPECT_GT(of({10, 100}).to_sgd, 1);
 }
 
+TEST(Forecast, CountsTheOwnersStatisticsAloneWhereTheyAreLocal) {
+  const Network network = resnet(32, 8);
+  Strategy global{.name = "global"};
+  global.curvature.refresh.statistics_interval = global.curvature.refresh.inverse_interval = 1;
+  Strategy local = global;
+  local.curvature.distribution.local_statistics = true;
+  const Forecast all = forecast(network, machines(64), global),
+                 own = forecast(network, machines(64), local);
+  EXPECT_LT(own.seconds, all.seconds);
+  EXPECT_LT(own.sent.outer, all.sent.outer);
+  EXPECT_LT(own.memory, all.memory);
+  // On one rank there are no others.
+  EXPECT_EQ(forecast(network, machines(1), local).seconds,
+            forecast(network, machines(1), global).seconds);
+}
+
 /// The record of the predicted step on an H200 was made from bytes, operations and launches of each
 /// kernel (records/benchmarks/gpu/predicted.json): the same rates, another count.
 TEST(Forecast, AgreesWithTheStepThatWasCountedByKernels) {
