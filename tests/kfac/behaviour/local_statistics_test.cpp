@@ -48,6 +48,7 @@ struct LocalCourse {
   double loss_factor = 1;  ///< Of output gradients.
   bool only_wanted = true;
   std::int64_t samples = kSamples;  ///< Of the last rank.
+  std::int64_t max_rows = 0;
 };
 
 std::vector<double> values_of(const Tensor& x) {
@@ -59,8 +60,10 @@ LocalRun run(const std::shared_ptr<comm::Communicator>& comm, const CurvatureOpt
              const LocalCourse& course = {}) {
   kfac::Preconditioner preconditioner(comm, options);
   std::vector<LayerId> ids;
-  for (const LinearSpec& spec : kLayers)
+  for (LinearSpec spec : kLayers) {
+    spec.max_rows = course.max_rows;
     ids.push_back(preconditioner.add_layer("fc" + std::to_string(ids.size()), spec));
+  }
   ids.push_back(preconditioner.add_layer("norm", kNorm));
   preconditioner.prepare();
   const int rank = comm->rank(), from = course.data_of < 0 ? rank : course.data_of;
@@ -160,14 +163,34 @@ TEST(LocalStatistics, AreThoseOfTheOwnerAlone) {
 }
 
 TEST(LocalStatistics, AreThoseOfAllWhereAllHaveTheSameSamples) {
-  CurvatureOptions options = options_of();
-  for (const double fraction : {0.0, 1.0}) {
-    options.distribution.grad_worker_fraction = fraction;
+  const std::function<void(CurvatureOptions&)> methods[] = {
+      [](CurvatureOptions&) {},
+      [](CurvatureOptions& o) { o.distribution.grad_worker_fraction = 1; },
+      [](CurvatureOptions& o) { o.distribution.split_factors = true; },
+      [](CurvatureOptions& o) { o.inverse.method = kfac::InverseMethod::eigen; },
+      [](CurvatureOptions& o) { o.refresh.staleness = kfac::Staleness::adaptive; },
+      [](CurvatureOptions& o) { o.refresh.delay_inverses = true; },
+      [](CurvatureOptions& o) { o.statistics.fraction = 0.5; }};
+  for (const auto& method : methods) {
+    CurvatureOptions options = options_of();
+    method(options);
     const std::vector<LocalRun> runs = run_all(2, local(options), {.data_of = 7}),
                                 sums = run_all(2, options, {.data_of = 7});
-    EXPECT_TRUE(near(runs[0].directions, sums[0].directions, 1e3 * kRounding)) << fraction;
+    EXPECT_TRUE(near(runs[0].directions, sums[0].directions, 1e3 * kRounding)) << &method - methods;
     EXPECT_NE(runs[0].directions, run_all(2, local(options))[0].directions);
   }
+}
+
+TEST(LocalStatistics, OfFewSamplesAreTheirRows) {
+  CurvatureOptions options = options_of();
+  options.statistics.new_weight = 1;
+  const auto last = [&](bool low_rank) {
+    options.statistics.low_rank = low_rank;
+    return run_all(2, local(options), {.max_rows = kSamples})[0];
+  };
+  const LocalRun dense = last(false), rows = last(true);
+  EXPECT_TRUE(near(rows.directions, dense.directions, 1e3 * kRounding));
+  EXPECT_NE(rows.directions, dense.directions);  // They were used.
 }
 
 TEST(LocalStatistics, AreWantedAndTakenOfTheirOwnersAlone) {
