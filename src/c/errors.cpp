@@ -21,9 +21,9 @@ thread_local std::string callback_error;
 std::vector<std::pair<std::string_view, std::string_view>> flat_names() {
   std::vector<std::pair<std::string_view, std::string_view>> names;
   kfac::CurvatureOptions options;
-  kfac::for_each_field(options, FieldVisit([&](auto&, const FieldInfo& info, auto&&...) {
+  kfac::for_each_field(options, FieldVisit{[&](auto&, const FieldInfo& info, auto&&...) {
                          if (info.name != key_of(info)) names.emplace_back(info.name, key_of(info));
-                       }));
+                       }});
   return names;
 }
 

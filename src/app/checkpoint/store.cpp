@@ -94,7 +94,8 @@ std::optional<std::int64_t> step_of(const std::string& name) {
 std::vector<fs::path> list_checkpoints(const fs::path& root) {
   std::vector<std::int64_t> steps = steps_in(root);
   if (const auto latest = latest_step(root))
-    std::ranges::stable_partition(steps, [&](std::int64_t step) { return step <= *latest; });
+    std::stable_partition(steps.begin(), steps.end(),
+                          [&](std::int64_t step) { return step <= *latest; });
   std::vector<fs::path> paths;
   for (const std::int64_t step : steps) paths.push_back(root / checkpoint_name(step));
   return paths;

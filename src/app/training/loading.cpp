@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
-#include <ranges>
+#include <set>
+#include <sstream>
 
 #include "app/training/state.h"
 #include "core/shared/printable.h"
@@ -13,13 +14,13 @@ constexpr std::size_t kMostNames = 10;
 
 /// Gathers the distinct lines of all ranks in bytewise order.
 std::vector<std::string> gather_lines(comm::Communicator& comm, const std::string& lines) {
-  std::vector<std::string> all;
-  for (const std::string& ranks : comm::all_gather_strings(comm, lines))
-    for (const auto line : std::views::split(ranks, '\n'))
-      if (!line.empty()) all.emplace_back(line.begin(), line.end());
-  std::ranges::sort(all);
-  all.erase(std::ranges::unique(all).begin(), all.end());
-  return all;
+  std::set<std::string> all;
+  for (const std::string& of_rank : comm::all_gather_strings(comm, lines)) {
+    std::istringstream in(of_rank);
+    for (std::string line; std::getline(in, line);)
+      if (!line.empty()) all.insert(line);
+  }
+  return {all.begin(), all.end()};
 }
 
 /// Counts distinct damaged samples over all ranks. A rank reads different samples in each epoch, so
