@@ -1,6 +1,7 @@
 #include "kfac/schedule/budget.h"
 
 #include <algorithm>
+#include <limits>
 #include <vector>
 
 #include "dkfac/core/error.h"
@@ -17,6 +18,12 @@ constexpr int kRatios[] = {1, 5, 10};
 constexpr int kFirstStatistics = 10, kFirstInverses = 50;
 constexpr int kLeastStatistics = 20, kLeastInverses = 100;
 
+/// interval * ratio, or the largest interval that there is.
+int longer(int interval, int ratio) {
+  constexpr int kMost = std::numeric_limits<int>::max();
+  return interval > kMost / ratio ? kMost : interval * ratio;
+}
+
 double refreshing(const StepCosts& costs, const IntervalChoice& choice) {
   return costs.statistics / choice.statistics + costs.inverses / choice.inverses;
 }
@@ -26,10 +33,10 @@ std::vector<IntervalChoice> candidates(const IntervalBudget& budget) {
   const int statistics = budget.given.statistics_interval, inverses = budget.given.inverse_interval;
   std::vector<IntervalChoice> all;
   const auto add = [&](int s, int i) {
-    if (i >= s + (budget.apart ? 1 : 0)) all.push_back({.statistics = s, .inverses = i});
+    if (budget.apart ? i > s : i >= s) all.push_back({.statistics = s, .inverses = i});
   };
   if (statistics > 0)
-    for (const int ratio : kIntervals) add(statistics, statistics * ratio);
+    for (const int ratio : kIntervals) add(statistics, longer(statistics, ratio));
   else if (inverses > 0)
     for (const int s : kIntervals) add(s, inverses);
   else
@@ -75,7 +82,7 @@ void put_in_force(const IntervalBudget& budget, RefreshOptions& refresh) {
   } else {
     if (statistics == 0)
       statistics = inverses > 0 ? std::clamp(inverses / 2, 1, kFirstStatistics) : kFirstStatistics;
-    if (inverses == 0) inverses = std::max(kFirstInverses, 5 * statistics);
+    if (inverses == 0) inverses = std::max(kFirstInverses, longer(statistics, 5));
   }
   refresh.statistics_interval = statistics;
   refresh.inverse_interval = inverses;

@@ -1,5 +1,6 @@
 #include "kfac/schedule/budget.h"
 
+#include <limits>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -60,10 +61,11 @@ TEST(Budget, ChoosesTheSmallestIntervalsThatFit) {
 }
 
 TEST(Budget, BeginsWithIntervalsThatFitThoseGiven) {
+  constexpr int kNever = 1'000'000'000, kMost = std::numeric_limits<int>::max();
   const struct {
     int statistics, inverses, first_statistics, first_inverses;
   } all[] = {{0, 0, 10, 50}, {3, 0, 3, 50}, {100, 0, 100, 500}, {0, 100, 10, 100},
-             {0, 5, 2, 5},   {0, 1, 1, 1},  {3, 7, 3, 7}};
+             {0, 5, 2, 5},   {0, 1, 1, 1},  {3, 7, 3, 7},       {kNever, 0, kNever, kMost}};
   for (const auto& c : all) {
     const IntervalBudget budget = budget_of(c.statistics, c.inverses);
     EXPECT_EQ(budget.is_free(), c.statistics == 0 || c.inverses == 0);
