@@ -194,8 +194,8 @@ struct DKFAC_API DistributionOptions {
   /// InverseMethod::cholesky; groups of a convolution, diagonal blocks, rows and diagonals stay
   /// with one rank. The bits of such an inverse depend on the number of its ranks.
   bool split_wide = false;
-  /// Makes a statistic of the samples of the rank that averages it alone (DP-KFAC, Zhang et al.
-  /// 2022): no statistic is sent, and each rank computes its own only, from a batch that is
+  /// Computes a statistic from the samples of the rank that averages it alone (DP-KFAC, Zhang et
+  /// al. 2022): no statistic is sent, and each rank computes its own only, from a batch that is
   /// smaller by the number of ranks. Every rank needs samples in each step. The factors, and so the
   /// weights, depend on which rank owns a layer (docs/distribution.md, "Statistics of the owner's
   /// samples"). Without effect on one rank; not with InverseMethod::ekfac, whose second moments are

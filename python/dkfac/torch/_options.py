@@ -80,9 +80,9 @@ class CommonOptions(TypedDict, total=False):
     then depend on the number of ranks within rounding. "cholesky" only, on the CPU; not a factor of diagonal blocks, so
     with block_width=-1. Default False."""
     local_statistics: bool
-    """Makes the statistics of a layer of the samples of the rank that inverts them alone (DP-KFAC, Zhang et al. 2022):
-    none is sent, each rank computes its own, and they are noisier. Every rank needs samples. Not with "ekfac". Default
-    False."""
+    """Computes statistics from the samples of the rank that inverts them alone (DP-KFAC, Zhang et al. 2022): none is
+    sent, each rank computes its own, and they are noisier. Every rank needs samples in each step, so not with Join; nor
+    with "ekfac". Default False."""
     precondition_tf32: bool
     """On a CUDA device, products that precondition a gradient round operands to TF32. Default False."""
     overlap: bool
