@@ -214,7 +214,7 @@ kfac::CurvatureOptions curvature_options(const dkfac_curvature_options* given,
   options.communication.statistics_wire = wire_of(o.statistics_wire, operation, "statistics_wire");
   options.communication.weight_wire = wire_of(o.weight_wire, operation, "weight_wire");
   options.kl_clip = o.kl_clip;
-  options.step_length = enum_of<kfac::StepLength>(o.step_length, 4, operation, "step_length");
+  options.step_length = enum_of<kfac::StepLength>(o.step_length, 5, operation, "step_length");
   options.precondition_tf32 = flag(o.precondition_tf32, "precondition_tf32");
   options.dtype = dtype_of(o.dtype, operation, "dtype");
   options.loss_reduction = enum_of<LossReduction>(o.loss_reduction, 3, operation, "loss_reduction");

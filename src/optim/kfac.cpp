@@ -386,6 +386,9 @@ void KfacOptions::validate() const {
 std::unique_ptr<Optimizer> make_kfac(std::shared_ptr<comm::Communicator> comm, KfacOptions options,
                                      Device device, ContextOptions context) {
   options.validate();
+  if (options.update == DirectionUpdate::adamw &&
+      options.curvature.step_length == kfac::StepLength::automatic)
+    options.curvature.step_length = kfac::StepLength::gradual;
   return std::make_unique<Kfac>(std::move(comm), options, device, context);
 }
 

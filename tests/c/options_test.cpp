@@ -92,6 +92,7 @@ TEST(COptions, EveryFieldOfTheCurvatureIsReachable) {
   reach([](auto& o) { o.local_statistics = 1; });
   reach([](auto& o) { o.kl_clip = 0.1; });
   reach([](auto& o) { o.step_length = DKFAC_LENGTH_GRADIENT; });
+  reach([](auto& o) { o.step_length = DKFAC_LENGTH_GRADUAL; });
   reach([](auto& o) { o.precondition_tf32 = 1; });
   reach([](auto& o) { o.loss_reduction = DKFAC_SUM; });
   reach([](auto& o) { o.overlap = 0; });

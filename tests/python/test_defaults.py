@@ -52,6 +52,34 @@ def test_each_layer_has_a_damping_of_its_own_scale():
     assert steps_of(1)[0][2].damping == 0
 
 
+class Adamant(torch.optim.SGD):
+    """An optimizer that says of itself what those say that divide by the size of gradients."""
+
+    def __init__(self, parameters, lr, eps):
+        super().__init__(parameters, lr)
+        self.param_groups[0]["eps"] = eps
+
+
+def length_behind(make, **options):
+    model = nn.Linear(3, 2)
+    return dkfac.attach(model, make(model.parameters()), **options).options.step_length
+
+
+@pytest.mark.parametrize("make, rule", [
+    (lambda p: torch.optim.SGD(p, 0.1, momentum=0.9), 0), (lambda p: dkfac.LARS(p, 0.1), 0),
+    (torch.optim.AdamW, 4), (torch.optim.RMSprop, 4), (lambda p: Adamant(p, 0.1, 1e-8), 4)])
+def test_steps_leave_the_gradient_gradually_before_an_optimizer_that_divides_by_its_size(make, rule):
+    assert length_behind(make) == rule
+    assert length_behind(make, step_length="auto") == rule
+    assert length_behind(make, step_length="gradient") == 2
+    assert length_behind(make, kl_clip=1e-3) == 0
+
+
+def test_an_update_of_adamw_leaves_the_gradient_gradually():
+    for update, rule in (("momentum", 0), ("adamw", 4)):
+        assert dkfac.KFAC(nn.Linear(3, 2), 0.1, update=update).preconditioner.options.step_length == rule
+
+
 def test_a_kl_clip_alone_is_the_length():
     assert min(lengths_differ(steps_of(1, kl_clip=1e-9))) > 0.5
     assert min(lengths_differ(steps_of(1, step_length="none"))) > 0.01

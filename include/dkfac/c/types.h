@@ -172,7 +172,8 @@ typedef enum dkfac_step_length {
   DKFAC_LENGTH_AUTO = 0,
   DKFAC_LENGTH_NONE = 1,
   DKFAC_LENGTH_GRADIENT = 2,
-  DKFAC_LENGTH_PROJECTION = 3
+  DKFAC_LENGTH_PROJECTION = 3,
+  DKFAC_LENGTH_GRADUAL = 4
 } dkfac_step_length;
 /* In the place of a dkfac_dtype: the type of the data or of the computation. */
 #define DKFAC_SAME_DTYPE (-1)
@@ -376,7 +377,7 @@ typedef struct dkfac_optimizer_options {
   double min_trust, max_trust; /* LARS, clipped: 1e-5 and 1. */
   double beta1, beta2;         /* AdamW, K-FAC: 0.9 and 0.999. Muon, for its AdamW: 0.9 and 0.95. */
   /* K-FAC: 0 momentum (default), which refuses other beta1, beta2 and epsilon than these; 1 AdamW,
-   * which refuses another momentum than this, and the next three. */
+   * which refuses another momentum than this, and the next three; step_length auto is gradual. */
   int32_t update;
   int32_t momentum_rule; /* K-FAC: 0 constant, 1 corrected (default), 2 paper. */
   double initial_lr;     /* K-FAC: for the paper's momentum rule. */
@@ -390,8 +391,7 @@ typedef struct dkfac_optimizer_options {
   int64_t bucket_bytes;
   int32_t gradient_wire; /* dkfac_dtype; default DKFAC_SAME_DTYPE. */
 } dkfac_optimizer_options;
-/* Parameters and gradients of one layer, borrowed until the optimizer is destroyed (LayerParams).
- */
+/* Parameters and gradients of a layer, borrowed until the optimizer is destroyed (LayerParams). */
 typedef struct dkfac_layer_params {
   size_t struct_size;
   dkfac_tensor weight, bias, weight_grad, bias_grad;

@@ -67,16 +67,22 @@ enum class Staleness : std::uint8_t {
 };
 
 /// What gives the preconditioned gradient U of a layer (weight and bias together) its length,
-/// beside its gradient V (docs/math.md, "Step length"). With `gradient` and `projection` a length
-/// is at most 1.4 times the mean of the layer's last ones.
+/// beside its gradient V (docs/math.md, "Step length"). With `gradient`, `projection` and
+/// `gradual` a length is at most 1.4 times the mean of the layer's last ones.
 enum class StepLength : std::uint8_t {
-  automatic,  ///< `gradient`; with a KL clip, which is a length of its own, `none`.
-  none,       ///< U itself: a step of the natural gradient, which needs a rate of its own.
+  /// `gradient`; `gradual` in make_kfac() with AdamW's update; `none` with a KL clip, which is a
+  /// length of its own.
+  automatic,
+  none,  ///< U itself: a step of the natural gradient, which needs a rate of its own.
   /// |V|/(|U| sqrt(cos)) U with their cosine, turned towards V where that is below 0.3, and up to
   /// the shorter `projection` in a layer's first steps and while gradients oppose the steps before
   /// them: rates, momentum and clipping of the optimizer behind it stay right.
   gradient,
   projection,  ///< <U,V>/|U|^2 U, which is never longer: descends wherever the gradient would.
+  /// As `gradient`, but nearer to V in a layer's first 60 steps while gradients agree with the
+  /// steps
+  /// before them: for an optimizer that divides by the size of its gradients, as Adam does.
+  gradual,
   /// Rates of U and of the last step from the quadratic model of the loss (Martens and Grosse 2015;
   /// docs/math.md, "Quadratic model"): optim::make_kfac() alone, which then needs
   /// Optimizer::set_curvature_along().

@@ -27,7 +27,7 @@ class Attached(ModelPreconditioner):
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, **options: Any) -> None:
         _checks.refuse_model(model)
         _checks.refuse_optimizer(optimizer, model)
-        super().__init__(model, owned=_checks.OwnedBy(optimizer), **options)
+        super().__init__(model, owned=_checks.OwnedBy(optimizer), **_checks.with_step_length(options, optimizer))
         self.optimizer = optimizer
         self._wrap_step()
         self._watch_loading()

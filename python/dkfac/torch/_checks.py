@@ -182,6 +182,15 @@ def refuse_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> None
         raise InvalidArgument("[attach] the optimizer has no parameter of the model")
 
 
+def with_step_length(options: dict[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """The options with what "auto" is in front of this optimizer, where it loses the length of its gradients: one whose
+    groups have `betas` or `eps` divides by their size, as Adam does."""
+    divides = any(name in group for group in optimizer.param_groups for name in ("betas", "eps"))
+    if not divides or options.get("kl_clip", 0.0) != 0 or options.get("step_length", "auto") != "auto":
+        return options
+    return {**options, "step_length": "gradual"}
+
+
 def owned_by(optimizer: torch.optim.Optimizer) -> dict[int, nn.Parameter]:
     """{id: parameter} of an optimizer."""
     return {id(p): p for group in optimizer.param_groups for p in group["params"]}

@@ -114,7 +114,7 @@ class KFAC(Joins, Sampled, Settable, torch.optim.Optimizer):
         super().__init__(self._rule.param_groups, self._rule.defaults)
         self.preconditioner = ModelPreconditioner(
             model, damping=damping, statistics_interval=statistics_interval, inverse_interval=inverse_interval,
-            owned=_checks.OwnedBy(self), **options)
+            owned=_checks.OwnedBy(self), **_checks.with_step_length({**options}, self))
         self.preconditioner.optimizer = weakref.proxy(self)
         if isinstance(self._rule, Quadratic):
             self._rule.join(self.preconditioner, model_fraction)

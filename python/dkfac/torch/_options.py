@@ -117,12 +117,14 @@ class Options(CommonOptions, total=False):
     kl_clip: float
     """kappa of the KL clip, which multiplies all preconditioned gradients by min(1, sqrt(kappa / sum lr^2 <U, V>));
     0 is none. Default 0.0."""
-    step_length: Literal["auto", "none", "gradient", "projection", "quadratic"]
+    step_length: Literal["auto", "none", "gradient", "projection", "gradual", "quadratic"]
     """Length of a layer's preconditioned gradient U beside its gradient V: "none", its own; "gradient", |V| / sqrt(cos)
     with their cosine, which is kept at 0.3 or more, and less in ten first steps and while gradients oppose the steps
-    before them, so that rates of the optimizer alone stay right; "projection", that of V's projection on U. The last
-    two not with kl_clip. "quadratic", of KFAC alone: rate and momentum of each step are those of a quadratic model of
-    the loss. Default "auto": "gradient"; with kl_clip "none"."""
+    before them, so that rates of the optimizer alone stay right; "gradual", the same, but nearer to V in the first 60
+    steps, for optimizers that divide by the size of their gradients; "projection", that of V's projection on U. The
+    last three not with kl_clip. "quadratic", of KFAC alone: rate and momentum of each step are those of a quadratic
+    model of the loss. Default "auto": "gradual" where the optimizer's groups have `betas` or `eps`, as Adam's,
+    otherwise "gradient"; with kl_clip "none"."""
     grad_worker_fraction: float
     """Fraction of the ranks that hold the inverses of a layer; 0 is one rank. Default 0.0."""
     overhead: float

@@ -24,11 +24,10 @@ inline constexpr NamedValue<NormFisher> kNormFishers[] = {{"diagonal", NormFishe
                                                           {"full", NormFisher::full}};
 inline constexpr NamedValue<WeightSharing> kWeightSharings[] = {{"expand", WeightSharing::expand},
                                                                 {"reduce", WeightSharing::reduce}};
-inline constexpr NamedValue<StepLength> kStepLengths[] = {{"auto", StepLength::automatic},
-                                                          {"none", StepLength::none},
-                                                          {"gradient", StepLength::gradient},
-                                                          {"projection", StepLength::projection},
-                                                          {"quadratic", StepLength::quadratic}};
+inline constexpr NamedValue<StepLength> kStepLengths[] = {
+    {"auto", StepLength::automatic},    {"none", StepLength::none},
+    {"gradient", StepLength::gradient}, {"projection", StepLength::projection},
+    {"gradual", StepLength::gradual},   {"quadratic", StepLength::quadratic}};
 inline constexpr NamedValue<std::optional<DType>> kOperands[] = {{"data", std::nullopt},
                                                                  {"f64", DType::f64},
                                                                  {"f32", DType::f32},
@@ -174,8 +173,9 @@ void for_each_field(Options& options, Visit&& visit) {
   visit(
       step_length,
       {"step_length",
-       "length of a layer's direction: its own, that of the gradient, or of its projection; auto: "
-       "that of the gradient, its own with kl_clip"},
+       "length of a layer's direction: its own, that of the gradient (gradual: and nearer to it at "
+       "first), or of its projection; auto: that of the gradient, gradual with update adamw, its "
+       "own with kl_clip"},
       NamedValues<StepLength>(kStepLengths));
   visit(precondition_tf32,
         {"precondition_tf32",

@@ -24,7 +24,7 @@ struct LengthFactors {
 /// and how many numbers these are.
 inline constexpr int kMeanLength = 0, kSteps = 1, kTaken = 2, kAlong = 3, kLengths = 4;
 
-/// Least cosine of a layer's step and its gradient where the bound takes nothing of |V|.
+/// Least cosine of a layer's step and its gradient where nothing turns it to the gradient.
 inline constexpr double kLeastCosine = 0.3;
 /// Bound of |V| in a step, as a multiple of the mean of the lengths that the layer's steps had.
 inline constexpr double kLengthBound = 1.4;
@@ -37,8 +37,11 @@ inline constexpr double kAgreement = 0.5;
 inline constexpr double kTakenWeight = 0.1;
 /// Steps in which a layer's exponent falls from 1.
 inline constexpr double kCautiousSteps = 10;
-/// How fast it rises to 1 while gradients oppose the steps before them.
+/// How fast it rises to 1 while gradients oppose the steps before them, and how fast `gradual`
+/// turns a step to a gradient that agrees with them.
 inline constexpr double kCaution = 20;
+/// Steps in which those of `gradual` leave the gradient.
+inline constexpr double kGradualSteps = 60;
 
 /// Returns the p of a step's length |V| cos^p: 1, with which a step bears every rate that the
 /// gradient bears, in the first steps and where they overshoot, otherwise -1/2. `steps` counts this
@@ -49,6 +52,16 @@ inline constexpr double kCaution = 20;
   if (caution > 1) caution = 1;
   if (!(caution > 0)) caution = 0;
   return 1.5 * caution - 0.5;
+}
+
+/// Returns how far the least cosine has gone from kLeastCosine to 1: by what the bound has cut for
+/// some steps, and with `gradual` in a layer's first steps. `lengths`: with this step in them.
+[[nodiscard]] DKFAC_HD inline double turn_to_gradient(StepLength rule, const double* lengths) {
+  const double cut = lengths[kTaken];
+  if (rule != StepLength::gradual) return cut;
+  const double first = 1 - lengths[kSteps] / kGradualSteps, agreed = kCaution * lengths[kAlong];
+  const double early = first * (agreed < 1 ? agreed : 1);
+  return first > 0 && early > cut ? early : cut;
 }
 
 /// Returns the step of a layer by its rule (docs/math.md, "Step length"), before the bound of
@@ -92,14 +105,13 @@ DKFAC_HD inline void enter_cosine(const double* p, double* lengths) {
 }
 
 /// Stores length_factors() times bound_length() in factors[2]. p[2,3]: vv, uu, uv of weight and
-/// bias; before[3]: as of enter_cosine(). A length that its bound has cut for some steps turns them
-/// towards the gradient.
+/// bias; before[3]: as of enter_cosine().
 DKFAC_HD inline void store_length_factors(StepLength rule, const double* p, const double* before,
                                           double* lengths, double* factors) {
   const LengthProducts sums{.vv = p[0] + p[3], .uu = p[1] + p[4], .uv = p[2] + p[5]};
   const double bound = bound_length(std::sqrt(sums.vv), lengths);
   enter_cosine(before, lengths);
-  const double least_cosine = kLeastCosine + (1 - kLeastCosine) * lengths[kTaken];
+  const double least_cosine = kLeastCosine + (1 - kLeastCosine) * turn_to_gradient(rule, lengths);
   const LengthFactors step =
       length_factors(rule, sums, least_cosine, length_exponent(lengths[kSteps], lengths[kAlong]));
   factors[0] = bound * step.direction;

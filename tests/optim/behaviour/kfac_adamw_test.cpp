@@ -98,6 +98,18 @@ TEST(KfacByAdamw, HasTheSameWeightsOnAnyNumberOfRanks) {
     EXPECT_TRUE(near(train_ranks<double>(ranks, kfac_of(by_adamw())), one, 1e-10)) << ranks;
 }
 
+TEST(KfacByAdamw, TurnsGraduallyFromTheGradient) {
+  const auto with = [](optim::KfacOptions options, kfac::StepLength rule) {
+    options.curvature.step_length = rule;
+    return train_ranks<double>(1, kfac_of(options));
+  };
+  using kfac::StepLength;
+  const std::vector<double> gradual = with(by_adamw(), StepLength::gradual);
+  EXPECT_EQ(with(by_adamw(), StepLength::automatic), gradual);
+  EXPECT_FALSE(near(with(by_adamw(), StepLength::gradient), gradual, 1e-6));
+  EXPECT_EQ(with(by_momentum(), StepLength::automatic), with(by_momentum(), StepLength::gradient));
+}
+
 constexpr std::int64_t kSamples = 4, kInputs = 3, kOutputs = 2;
 
 /// One layer on one rank, with an optimizer or a Preconditioner before AdamW.

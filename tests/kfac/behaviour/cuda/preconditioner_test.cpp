@@ -55,6 +55,7 @@ std::vector<Named> all_options() {
   add("Half", [](auto& o) { o.statistics.fraction = 0.5; });
   add("KlClip", [](auto& o) { o.kl_clip = 1e-4; });
   add("LengthOfTheGradient", [](auto& o) { o.step_length = kfac::StepLength::gradient; });
+  add("GradualLength", [](auto& o) { o.step_length = kfac::StepLength::gradual; });
   add("LengthOfTheProjection", [](auto& o) { o.step_length = kfac::StepLength::projection; });
   add("RecordsStay", [](auto& o) { o.statistics.records_valid_until_step = true; });
   add("RecordsStayOnNarrowWires", [](auto& o) {
