@@ -26,7 +26,7 @@
 namespace dkfac::libtorch {
 
 /// Fields of dkfac_curvature_options with their defaults. `dtype` becomes f64 where the model has
-/// parameters of it.
+/// parameters of it; an automatic `step_length` is gradual before an optimizer other than SGD.
 struct Options : dkfac_curvature_options {
   Options() { dkfac_curvature_options_init(this, sizeof(dkfac_curvature_options)); }
   std::vector<std::string> skip;  ///< Modules that get the optimizer's update alone.
@@ -58,6 +58,9 @@ class Kfac {
       if (item.value().scalar_type() == at::kDouble) options.dtype = DKFAC_F64;
     }
     if (options.comm != nullptr) comm_ = options.comm;
+    if (options.step_length == DKFAC_LENGTH_AUTO && !kl_clip_ &&
+        dynamic_cast<torch::optim::SGD*>(&optimizer) == nullptr)
+      options.step_length = DKFAC_LENGTH_GRADUAL;
     state_->micro_batches = options.micro_batches;
     state_->ranks = dkfac_comm_size(comm_.get());
     if (options.loss_reduction == DKFAC_GLOBAL_MEAN && state_->ranks > 1)

@@ -113,4 +113,32 @@ TEST(LibTorchModules, AModelWithoutRegisteredLayersSaysHowToRegisterThem) {
   refuse([&] { Kfac(net, sgd, options()); }, "register_module()");
 }
 
+/// Parameters after some steps of an optimizer with this rule of the step length.
+template <class Optimizer>
+std::vector<torch::Tensor> trained(std::int32_t rule) {
+  torch::manual_seed(4);
+  torch::nn::Sequential net(torch::nn::Linear(4, 3), torch::nn::Tanh(), torch::nn::Linear(3, 2));
+  net->to(torch::kDouble);
+  Optimizer optimizer(net->parameters(), 0.01);
+  libtorch::Options o;
+  o.step_length = rule;
+  Kfac kfac(*net, optimizer, o);
+  const torch::Tensor x = rand({16, 4});
+  for (int i = 0; i < 5; ++i) {
+    optimizer.zero_grad();
+    net->forward(x).square().mean().backward();
+    EXPECT_TRUE(kfac.step());
+  }
+  return net->parameters();
+}
+
+TEST(LibTorch, StepsLeaveTheGradientGraduallyBeforeAdam) {
+  using torch::optim::Adam;
+  using torch::optim::SGD;
+  const auto gradual = trained<Adam>(DKFAC_LENGTH_GRADUAL);
+  EXPECT_EQ(distance(trained<Adam>(DKFAC_LENGTH_AUTO), gradual), 0);
+  EXPECT_GT(distance(trained<Adam>(DKFAC_LENGTH_GRADIENT), gradual), 1e-6);
+  EXPECT_EQ(distance(trained<SGD>(DKFAC_LENGTH_AUTO), trained<SGD>(DKFAC_LENGTH_GRADIENT)), 0);
+}
+
 }  // namespace
