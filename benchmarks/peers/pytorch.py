@@ -28,6 +28,7 @@ COMMANDS = {
     "first-hour": ("first_hour", "twelve short trainings, each optimizer alone and with the two lines"),
     "wide": ("wide", "what the two lines add to a step of networks with wide layers"),
     "sharded": ("sharded", "what K-FAC adds to a step under FSDP2, beside DistributedDataParallel"),
+    "compiled": ("compiled", "what K-FAC adds to a step of a compiled model, beside the eager one"),
     "autoencoder": ("autoencoder", "the deep autoencoder by AdamW, SOAP, Shampoo and K-FAC"),
     "kfac-parts": ("kfac_parts", "the work of bench_gpu_kfac in PyTorch"),
     "resnet9": ("resnet9", "trainings of ResNet-9 on CIFAR-10 in PyTorch, on a CUDA device"),
