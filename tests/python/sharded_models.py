@@ -63,7 +63,36 @@ class Cross(nn.Module):
         return self.head(self.attention(x, x.flip(0), x.flip(0))[0].transpose(0, 1))
 
 
-MODELS = {"resnet": resnet, "transformer": lambda: (Transformer(), lambda m: m.blocks),
+class Conv1D(nn.Module):
+    """As in transformers, by whose name it is known."""
+
+    def __init__(self, out, width):
+        super().__init__()
+        self.nf, self.nx = out, width
+        self.weight, self.bias = nn.Parameter(torch.randn(width, out)), nn.Parameter(torch.zeros(out))
+
+    def forward(self, x):
+        return torch.addmm(self.bias, x, self.weight)
+
+
+Conv1D.__module__ = "transformers.pytorch_utils"
+
+
+class Stored(nn.Module):
+    """Weights that are stored in another order than the library's, or with a dimension less or more."""
+
+    def __init__(self):
+        super().__init__()
+        self.larger, self.lines = nn.ConvTranspose2d(3, 6, (2, 3)), nn.Conv1d(6, 5, 3)
+        self.longer, self.volumes, self.head = nn.ConvTranspose1d(5, 4, 3), nn.Conv3d(4, 3, (1, 1, 2)), Conv1D(5, 3)
+
+    def forward(self, x):
+        x = torch.tanh(self.lines(torch.tanh(self.larger(x)).flatten(2)))
+        x = torch.tanh(self.volumes(torch.tanh(self.longer(x))[:, :, None, None]))
+        return self.head(x.mean((2, 3, 4)))
+
+
+MODELS = {"resnet": resnet, "stored": lambda: (Stored(), lambda m: [m.larger, m.longer]), "transformer": lambda: (Transformer(), lambda m: m.blocks),
           "tied": tied, "cross": lambda: (Cross(), lambda m: [m.attention])}
 
 

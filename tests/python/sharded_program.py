@@ -24,8 +24,8 @@ def data(kind, dtype):
     if kind in ("transformer", "tied"):
         return torch.randint(17, (STEPS, BATCH, 6), generator=draw), torch.randint(17, (STEPS, BATCH, 6),
                                                                                    generator=draw)
-    shape = (3, 6, 6) if kind == "resnet" else (7, 4)
-    labels = (BATCH,) if kind == "resnet" else (BATCH, 7)
+    images = kind in ("resnet", "stored")
+    shape, labels = ((3, 6, 6), (BATCH,)) if images else ((7, 4), (BATCH, 7))
     return (torch.randn(STEPS, BATCH, *shape, generator=draw, dtype=torch.float64).to(dtype),
             torch.randint(5, (STEPS, *labels), generator=draw))
 

@@ -123,8 +123,16 @@ class Gradients:
         size = ctypes.c_int64 * 1
         struct.shape, struct.strides, struct.ndim = size(count), size(1), 1  # Elements in the order of the weight.
         if self.shards is not None and is_sharded(parameter):
-            find = functools.partial(self.shards.whole, layer, parameter)
+            find = functools.partial(self._whole, self.shards, layer, parameter)
         return _Part(struct, find, parameter, count)
+
+    @staticmethod
+    def _whole(shards: Shards, layer: Layer, parameter: torch.Tensor) -> torch.Tensor | None:
+        """The gathered gradient of a part, as the library takes it; of rows of a weight, these are gathered alone."""
+        grad = shards.whole(layer, parameter)
+        if grad is None or parameter is not layer.weight or layer.rows is not None:
+            return grad
+        return layer.as_taken(grad.view(parameter.shape))
 
     def pass_rates(self, preconditioner: Preconditioner, lr: Rates) -> float | None:
         """Passes the rates of the layers on, for the KL clip, and returns that of the step: the highest of them.

@@ -128,8 +128,13 @@ class Layer:
         """A matrix [out, in] of a LINEAR in the shape of the weight, or of the layer's rows of it."""
         return matrix
 
+    def as_taken(self, grad: torch.Tensor) -> torch.Tensor:
+        """A gradient of the weight's shape as the library takes it: itself, or a view of it."""
+        return grad
+
     def weight_grad(self) -> torch.Tensor | None:
-        return self.weight.grad
+        grad = self.weight.grad
+        return None if grad is None else self.as_taken(grad)
 
     def bias_grad(self) -> torch.Tensor | None:
         return None if self.bias is None else self.bias.grad
@@ -194,14 +199,12 @@ class LinearLayer(Layer):
     def positions(self, samples: int, grad: torch.Tensor) -> int:
         return grad.numel() // max(1, samples * grad.shape[-1])
 
-    def _part(self, grad: torch.Tensor | None) -> torch.Tensor | None:
-        return grad if grad is None or self.rows is None else grad[self.rows[0]:self.rows[1]]
-
-    def weight_grad(self) -> torch.Tensor | None:
-        return self._part(self.weight.grad)
+    def as_taken(self, grad: torch.Tensor) -> torch.Tensor:
+        return grad if self.rows is None else grad[self.rows[0]:self.rows[1]]
 
     def bias_grad(self) -> torch.Tensor | None:
-        return None if self.bias is None else self._part(self.bias.grad)
+        grad = super().bias_grad()
+        return None if grad is None else LinearLayer.as_taken(self, grad)
 
     def placeholder(self) -> Record:
         out, width = self.size()
@@ -223,8 +226,8 @@ class TransposedLayer(LinearLayer):
     def size(self) -> tuple[int, int]:
         return self.weight.shape[1], self.weight.shape[0]
 
-    def weight_grad(self) -> torch.Tensor | None:
-        return None if self.weight.grad is None else self.weight.grad.t()
+    def as_taken(self, grad: torch.Tensor) -> torch.Tensor:
+        return grad.t()
 
     def like_weight(self, matrix: torch.Tensor) -> torch.Tensor:
         return matrix.t()
@@ -282,9 +285,8 @@ class ConvLayer(Layer):
     def positions(self, samples: int, grad: torch.Tensor) -> int:
         return grad.numel() // max(1, samples * self.module.out_channels)
 
-    def weight_grad(self) -> torch.Tensor | None:
-        grad = self.weight.grad
-        if grad is None or not (self.one or self.nhwc):
+    def as_taken(self, grad: torch.Tensor) -> torch.Tensor:
+        if not (self.one or self.nhwc):
             return grad
         return grad.unsqueeze(2) if self.one else grad.permute(0, 2, 3, 1)
 

@@ -87,9 +87,8 @@ class PatchLayer(LinearLayer):
     def views_grads(self) -> bool:
         return self.transposed
 
-    def weight_grad(self) -> torch.Tensor | None:
-        grad = self.weight.grad
-        return grad if grad is None or not self.transposed else grad.transpose(0, 1)
+    def as_taken(self, grad: torch.Tensor) -> torch.Tensor:
+        return grad.transpose(0, 1) if self.transposed else grad
 
     def like_weight(self, matrix: torch.Tensor) -> torch.Tensor:
         shape = self.weight.shape
