@@ -18,7 +18,7 @@ def natural_gradient(request, monkeypatch):
     `defaults` leaves those of the library."""
     if "defaults" in request.keywords:
         return
-    from dkfac.torch import _model
+    from dkfac.torch import _checks, _model
     from dkfac.torch._settings import Unset
     made = _model.curvature_options
 
@@ -28,6 +28,7 @@ def natural_gradient(request, monkeypatch):
             given["damping"] = 1e-3
         return made(**{"step_length": "none", "early_refreshes": False, **given, **intervals})
     monkeypatch.setattr(_model, "curvature_options", pinned)
+    monkeypatch.setattr(_checks, "with_step_length", lambda options, optimizer: options)
 
 
 @pytest.fixture(autouse=True)

@@ -66,7 +66,7 @@ def length_behind(make, **options):
 
 
 @pytest.mark.parametrize("make, rule", [
-    (lambda p: torch.optim.SGD(p, 0.1, momentum=0.9), 0), (lambda p: dkfac.LARS(p, 0.1), 0),
+    (lambda p: torch.optim.SGD(p, 0.1, momentum=0.9), 2), (lambda p: dkfac.LARS(p, 0.1), 2),
     (torch.optim.AdamW, 4), (torch.optim.RMSprop, 4), (lambda p: Adamant(p, 0.1, 1e-8), 4)])
 def test_steps_leave_the_gradient_gradually_before_an_optimizer_that_divides_by_its_size(make, rule):
     assert length_behind(make) == rule
@@ -76,8 +76,9 @@ def test_steps_leave_the_gradient_gradually_before_an_optimizer_that_divides_by_
 
 
 def test_an_update_of_adamw_leaves_the_gradient_gradually():
-    for update, rule in (("momentum", 0), ("adamw", 4)):
-        assert dkfac.KFAC(nn.Linear(3, 2), 0.1, update=update).preconditioner.options.step_length == rule
+    for update, rule, name in (("momentum", 2, "gradient"), ("adamw", 4, "gradual")):
+        kfac = dkfac.KFAC(nn.Linear(3, 2), 0.1, update=update).preconditioner
+        assert kfac.options.step_length == rule and f"step_length={name}" in kfac.summary()
 
 
 def test_a_kl_clip_alone_is_the_length():

@@ -100,7 +100,7 @@ def test_micro_batches_are_accumulation_steps(make, monkeypatch):
         make(micro_batches=2)
 
 
-@pytest.mark.parametrize("skipped", ["^haed", ["0", "BachNorm"], ["^2.weight$"]], ids=str)
+@pytest.mark.parametrize("skipped", ["^haed", ["0", "BachNorm"], ["^2.weight$"], "head", ["norm"]], ids=str)
 def test_patterns_of_layers_that_are_found_nowhere_are_refused(skipped):
     wrong = skipped if isinstance(skipped, str) else skipped[-1]
     for make in (attached, lambda **options: dkfac.KFACPreconditioner(net(), **options)):

@@ -100,6 +100,15 @@ class Tied(nn.Module):
         return self.head(self.named(self.frozen(h)))
 
 
+def test_parameters_of_another_model_are_counted():
+    part, rest = nn.Linear(4, 3), nn.Linear(3, 2)
+    for owned, said in ((rest, True), (part, False)):
+        optimizer = torch.optim.SGD([*part.parameters(), *owned.parameters()][:2 + 2 * said], lr=0.1)
+        text = dkfac.attach(part, optimizer).summary()
+        assert (". 8 of the optimizer's are none of this model's, and have no curvature. " in text) == said
+        optimizer._dkfac.detach()
+
+
 def test_every_parameter_is_counted_once():
     model, x = Tied(), torch.arange(12).reshape(3, 4)
     kfac, _ = train(model, x, skip_layers="named")

@@ -103,10 +103,10 @@ def patterns(skip_layers: SkipLayers, model: nn.Module) -> list[re.Pattern[str]]
                                   f"{error}") from None
     modules = dict(model.named_modules())
     texts = [text for name, module in modules.items() for text in texts_of(name, module)]
-    for kind in CLASSES:  # A list for several models may name classes that this one does not have.
-        texts += [kind.__name__, kind.__name__.lower()]
+    # A list for several models may name classes that this one does not have, by how they begin.
+    classes = [text for kind in CLASSES for text in (kind.__name__, kind.__name__.lower())]
     for pattern in found:
-        if not any(pattern.search(text) for text in texts):
+        if not any(map(pattern.search, texts)) and not any(map(pattern.match, classes)):
             names = [name or "model" for name, module in modules.items() if module._parameters]
             shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
             raise InvalidArgument(f"[attach] skip_layers has {pattern.pattern!r}, which is found in no name and no "
@@ -183,12 +183,12 @@ def refuse_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> None
 
 
 def with_step_length(options: dict[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """The options with what "auto" is in front of this optimizer, where it loses the length of its gradients: one whose
-    groups have `betas` or `eps` divides by their size, as Adam does."""
-    divides = any(name in group for group in optimizer.param_groups for name in ("betas", "eps"))
-    if not divides or options.get("kl_clip", 0.0) != 0 or options.get("step_length", "auto") != "auto":
+    """The options with what "auto" is in front of this optimizer: one whose groups have `betas` or `eps` divides by the
+    size of its gradients, as Adam does, and so loses their length. With a KL clip it stays."""
+    if options.get("kl_clip", 0.0) != 0 or options.get("step_length", "auto") != "auto":
         return options
-    return {**options, "step_length": "gradual"}
+    divides = any(name in group for group in optimizer.param_groups for name in ("betas", "eps"))
+    return {**options, "step_length": "gradual" if divides else "gradient"}
 
 
 def owned_by(optimizer: torch.optim.Optimizer) -> dict[int, nn.Parameter]:

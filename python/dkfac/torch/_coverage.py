@@ -28,12 +28,13 @@ def percent(part: float, whole: float) -> str:
 
 @dataclass
 class Coverage:
-    """Numbers of parameters that are trained, of those with curvature, and of frozen ones; layers with curvature; and
-    what has none: {reason: [(parameters, name)]}."""
+    """Numbers of parameters that are trained, of those with curvature, of frozen ones, and of the optimizer's that are
+    none of the model's; layers with curvature; and what has none: {reason: [(parameters, name)]}."""
 
     trained: int = 0
     curved: int = 0
     frozen: int = 0
+    foreign: int = 0
     layers: list[Layer] = field(default_factory=list)
     without: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
 
@@ -68,7 +69,7 @@ def coverage_of(layers: ModelLayers, alone: bool) -> Coverage:
     """`alone`: on one rank, where a layer that no pass has used keeps its gradient."""
     trained = layers.trained()
     left = {id(p): p.numel() for _, p in trained}
-    found = Coverage(trained=sum(left.values()), frozen=layers.frozen())
+    found = Coverage(trained=sum(left.values()), frozen=layers.frozen(), foreign=layers.foreign())
 
     def take(layer: Layer) -> int:
         """Its parameters that were not counted before."""

@@ -210,7 +210,8 @@ class ModelPreconditioner(Joins, Sampled, Settable):
             report.data_error, report.nonfinite_gradient = 0, report.stop
             report.rejected = report.stop > 0
         number, expected = len(self._recorder.count.seen), self._recorder.count.passes
-        self._recorder.consistency.tell(("passes", number), _messages.more_passes(number, expected))
+        if self.comm.rank == 0:
+            self._recorder.consistency.tell(("passes", number), _messages.more_passes(number, expected))
         return self._end_step(registered, report)
 
     def _registered(self, due: bool) -> Registered:

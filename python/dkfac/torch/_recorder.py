@@ -385,7 +385,7 @@ class Recorder:
         self.consistency.end_step()
         self.vectors.end_step()
         self._held = []
-        if (fewer := self.count.end_step()) is not None:
+        if (fewer := self.count.end_step()) is not None and self.setup.comm.rank == 0:
             self.consistency.tell("fewer passes", _messages.fewer_passes(fewer, self.count.passes))
 
     def prepare_pass(self) -> None:

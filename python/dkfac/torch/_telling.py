@@ -118,12 +118,14 @@ class Telling:
             parts.append(f"without: {found.reasons()}")
         if found.frozen:
             parts.append(f"{number(found.frozen)} are frozen")
-        parts.append(f"{said(settings)}, {self._intervals(settings)}")
+        if found.foreign:
+            parts.append(f"{number(found.foreign)} of the optimizer's are none of this model's, and have no curvature")
+        parts.append(f"{said(settings)}, {self._intervals(settings)}, step_length={self._step_length()}")
         if self.rejections.count:
             parts.append(f"{self.rejections.count} of {self.rejections.steps} steps were rejected")
         if recorder.setup.sampled:
             parts.append("statistics by fisher_backward()")
-        if recorder.stance.hides():
+        if table and recorder.stance.hides():
             parts.append("compiled code runs as it was written in steps with statistics")
         if table:
             parts.append(_memory(table, comm.rank, comm.size))
@@ -131,6 +133,11 @@ class Telling:
         else:
             parts.append("nothing has been measured yet: forms, memory and cost are known after the first step")
         return ". ".join(parts)
+
+    def _step_length(self) -> str:
+        """With what "auto" is."""
+        given = {number: name for name, number in c.STEP_LENGTHS.items()}[self._options.step_length]
+        return given if given != "auto" else "none" if self._options.kl_clip > 0 else "gradient"
 
     def _intervals(self, settings: Mapping[str, float]) -> str:
         if self._adaptive:

@@ -136,6 +136,11 @@ class ModelLayers:
         return [(name, p) for p, name in _parameters(self._model).items()
                 if p.requires_grad and (owned is None or id(p) in owned)]
 
+    def foreign(self) -> int:
+        """The number of the optimizer's parameters that are none of the model's."""
+        known = _parameters(self._model)
+        return sum(p.numel() for p in (self._owns() or {}).values() if p not in known)
+
     def frozen(self) -> int:
         """The number of frozen parameters."""
         return sum(p.numel() for p in _parameters(self._model) if not p.requires_grad)

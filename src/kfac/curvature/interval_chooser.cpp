@@ -10,8 +10,8 @@ void IntervalChooser::start() {
   budget_ = make_budget(layers_.options);
   DKFAC_CHECK(budget_.is_free() || budget_.given.overhead == RefreshOptions{}.overhead,
               "[curvature options] refresh.overhead is ", budget_.given.overhead,
-              ", but no interval is left to choose by it; set statistics_interval or "
-              "inverse_interval to 0, with fixed staleness, or leave overhead out");
+              ", but no interval is left to choose by it; leave statistics_interval or "
+              "inverse_interval out, with fixed staleness, or leave overhead out");
   kfac::put_in_force(budget_, layers_.options.refresh);
 }
 
