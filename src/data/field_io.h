@@ -21,16 +21,21 @@ class FieldWriter {
   template <class T>
   void put(T value) {
     static_assert(std::is_arithmetic_v<T>);
-    const auto* from = reinterpret_cast<const std::uint8_t*>(&value);
-    for (std::size_t i = 0; i < sizeof value; ++i) bytes_.push_back(from[i]);
+    append(&value, sizeof value);
   }
   void put_text(std::string_view text) {
     put(static_cast<std::uint32_t>(text.size()));
-    bytes_.insert(bytes_.end(), text.begin(), text.end());
+    append(text.data(), text.size());
   }
   [[nodiscard]] std::span<const std::uint8_t> bytes() const { return bytes_; }
 
  private:
+  void append(const void* from, std::size_t size) {
+    const std::size_t end = bytes_.size();
+    bytes_.resize(end + size);
+    if (size > 0) std::memcpy(bytes_.data() + end, from, size);
+  }
+
   std::vector<std::uint8_t> bytes_;
 };
 
