@@ -79,9 +79,8 @@ enum class StepLength : std::uint8_t {
   /// them: rates, momentum and clipping of the optimizer behind it stay right.
   gradient,
   projection,  ///< <U,V>/|U|^2 U, which is never longer: descends wherever the gradient would.
-  /// As `gradient`, but nearer to V in a layer's first 60 steps while gradients agree with the
-  /// steps
-  /// before them: for an optimizer that divides by the size of its gradients, as Adam does.
+  /// As `gradient`, but nearer to V in a layer's first 60 steps, while gradients agree with the
+  /// steps before them: for an optimizer that divides by the size of its gradients, as Adam does.
   gradual,
   /// Rates of U and of the last step from the quadratic model of the loss (Martens and Grosse 2015;
   /// docs/math.md, "Quadratic model"): optim::make_kfac() alone, which then needs
