@@ -311,7 +311,7 @@ class Folders(Tool):
                 subprocess.run(clear, check=True, capture_output=True)
                 self.assertFalse((self.dir / name).exists())
         for name in ("demo.sh", "comparison.sh"):
-            self.assertIn('\nclear_folder "$out"\n', (TOOLS / name).read_text())
+            self.assertRegex((TOOLS / name).read_text(), r'\n *clear_folder "\$out"\n')
 
 
 class ValidationImages(Tool):
