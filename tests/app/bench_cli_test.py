@@ -164,6 +164,28 @@ class Plan(Folder):
         for command in ("plan", "info"):
             self.assertRegex(self.dkfac(command, "--help").stdout, r"(?s)one\s+rank.*all\s+ranks|all\s+ranks.*one\s+rank")
 
+    def test_of_the_machine_at_hand(self):
+        for words in (["step", *SMALL, "--cycle", "1,1", "--json", "step.json"],
+                      ["comm", "--ranks", 2, "--steps", 2, "--max-bytes", 65536, "--json", "comm.json"]):
+            done = self.dkfac("bench", *words)
+            self.assertEqual(done.returncode, 0, done.stderr)
+        comm = json.loads((self.dir / "comm.json").read_text())
+        for entry in comm["collectives"]:  # A loaded machine may take longer for the shorter ones.
+            entry["us"]["median"] = 20 + entry["bytes"] / 1000
+        (self.dir / "comm.json").write_text(json.dumps(comm))
+        plan = ["plan", "lenet-bn", *SMALL[2:6], "--ranks", 2, "--measured", "step.json"]
+        done = self.dkfac(*plan, "comm.json", "--batch", 4, "--json", "-")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        found = json.loads(done.stdout)
+        step = json.loads((self.dir / "step.json").read_text())
+        sgd = step["results"][0]["parts_ms_by_kind"]["plain"]
+        phases = found["strategies"][0]["phases"]
+        self.assertAlmostEqual(phases["backward"], sgd["backward"] / 1e3, delta=1e-9)
+        self.assertEqual((found["device"], found["collectives"]), (step["machine"]["processor"], "host"))
+        self.assertIn("each phase was measured", self.dkfac(*plan, "comm.json", "--batch", 4).stdout)
+        self.expect_error(self.dkfac(*plan, "--batch", 4), 64, "bench comm", "--inner")
+        self.expect_error(self.dkfac(*plan, "comm.json", "--batch", 5), 64, "operations", "lenet-bn")
+
     def test_what_is_refused(self):
         for arguments, parts in ((["nonet"], ["nonet", "resnet50"]),
                                  (["resnet20", "--device", "abacus"], ["abacus", "h100"]),

@@ -14,6 +14,7 @@
 #include "app/commands/planned_data.h"
 #include "app/commands/planned_step.h"
 #include "app/config/keys.h"
+#include "app/plan/measured.h"
 #include "app/plan/output.h"
 #include "app/run/job.h"
 #include "app/run/run_one.h"
@@ -38,17 +39,35 @@ struct Workload {
   double steps = 0;
 };
 
-Cluster cluster_of(const PlanCommand& command) {
-  Cluster c{.processor = planning::processor_of(command.device), .ranks = command.ranks};
+/// The processor, its links and how they are used.
+Cluster machine_of(const PlanCommand& command, const planning::Network& network) {
+  if (!command.measured.empty()) {
+    Cluster c = planning::measured_cluster(command.measured, network);
+    c.processor.per_node = command.ranks;
+    return c;
+  }
+  Cluster c{.processor = planning::processor_of(command.device)};
   c.processor.passes = 1e12 * command.tflops;
+  c.inner = c.processor.inner;
+  c.outer = c.processor.outer;
+  return c;
+}
+
+Cluster cluster_of(const PlanCommand& command, const planning::Network& network) {
+  Cluster c = machine_of(command, network);
+  c.ranks = command.ranks;
   c.per_node = command.per_node > 0 ? command.per_node : c.processor.per_node;
   const auto link = [](const std::vector<double>& given, planning::Link usual) {
     return given.empty() ? usual : planning::Link{1e9 * given[0], 1e-6 * given[1]};
   };
-  c.inner = link(command.inner, c.processor.inner);
-  c.outer = link(command.outer, c.processor.outer);
+  c.inner = link(command.inner, c.inner);
+  c.outer = link(command.outer, c.outer);
+  DKFAC_CHECK(c.inner.bytes_per_s > 0,
+              "[plan] no link between ranks is known; add to --measured what 'mpirun -n 2 dkfac "
+              "bench comm --json FILE' writes, or give --inner");
   if (command.collectives == "direct") c.algorithm = planning::Algorithm::direct;
   if (command.collectives == "halving") c.algorithm = planning::Algorithm::halving;
+  if (command.collectives == "host") c.algorithm = planning::Algorithm::host;
   return c;
 }
 
@@ -57,7 +76,8 @@ Workload model_workload(const PlanCommand& command) {
   if (!command.input.empty())
     options.input = {command.input[0], command.input[1], command.input[2]};
   if (command.classes > 0) options.classes = command.classes;
-  const std::string precision = command.precision.empty() ? "f16" : command.precision;
+  const char* unless_given = command.measured.empty() ? "f16" : "f32";
+  const std::string precision = command.precision.empty() ? unless_given : command.precision;
   if (precision != "f32") options.compute = precision == "f16" ? DType::f16 : DType::bf16;
   Workload work{.network =
                     planning::network_of(options, command.batch * command.ranks, command.batch)};
@@ -134,9 +154,9 @@ planning::Strategy named(planning::Strategy own, double refreshed) {
 void print_plan(const Terminal& terminal, const PlanCommand& command) {
   check_options(command);
   check_json(command.json);
-  const Cluster cluster = cluster_of(command);
   const Workload work =
       is_file(command.topic) ? file_workload(command, terminal) : model_workload(command);
+  const Cluster cluster = cluster_of(command, work.network);
   check_precision(work.network, cluster, is_file(command.topic));
   const planning::Intervals intervals{command.intervals[0], command.intervals[1]};
   const double refreshed = command.refreshed > 0 ? command.refreshed : planning::kRefreshedPart;

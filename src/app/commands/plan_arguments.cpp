@@ -21,7 +21,7 @@ void add_workload(CLI::App& plan, PlanCommand& command) {
       ->check(whole(1, 1 << 16));
   plan.add_option("--classes", command.classes, "for a model: outputs")->check(whole(1, 1 << 24));
   plan.add_option("--precision", command.precision,
-                  "for a model: type of activations; default: f16")
+                  "for a model: type of activations; default: f16, f32 with --measured")
       ->check(CLI::IsMember({"f32", "bf16", "f16"}));
   plan.add_option("--intervals", command.intervals, "steps between statistics, and inverses")
       ->expected(2)
@@ -41,19 +41,29 @@ void add_cluster(CLI::App& plan, PlanCommand& command) {
       ->capture_default_str();
   plan.add_option("--ranks-per-node", command.per_node, "default: as nodes of the device have")
       ->check(whole(1, kMostRanks));
-  plan.add_option("--device", command.device, devices)->capture_default_str();
-  plan.add_option("--tflops", command.tflops,
-                  "TFLOP/s that forward and backward of one rank sustain, where they are known; "
-                  "'dkfac info' takes that of all ranks together")
-      ->check(above(0, 1e6));
+  CLI::Option* device = plan.add_option("--device", command.device, devices)->capture_default_str();
+  CLI::Option* tflops =
+      plan.add_option(
+              "--tflops", command.tflops,
+              "TFLOP/s that forward and backward of one rank sustain, where they are known; "
+              "'dkfac info' takes that of all ranks together")
+          ->check(above(0, 1e6));
+  plan.add_option(
+          "--measured", command.measured,
+          "the machine at hand: files of 'dkfac bench step --json' of the model on one rank, "
+          "and of 'dkfac bench comm --json' on two")
+      ->excludes(device)
+      ->excludes(tflops);
   const auto link = [&](const char* name, std::vector<double>& value, const char* help) {
     plan.add_option(name, value, help)->expected(2)->type_name("GB/S US")->check(above(0, 1e9));
   };
   link("--inner", command.inner, "a rank's link within a node: GB/s one way, microseconds");
   link("--outer", command.outer, "its link to other nodes");
-  plan.add_option("--collectives", command.collectives,
-                  "nccl; direct and halving, as over MPI and TCP up to 8 ranks and beyond")
-      ->check(CLI::IsMember({"nccl", "direct", "halving"}));
+  plan.add_option(
+          "--collectives", command.collectives,
+          "nccl; direct and halving, as over MPI and TCP up to 8 ranks and beyond; host: one "
+          "or the other")
+      ->check(CLI::IsMember({"nccl", "direct", "halving", "host"}));
 }
 
 }  // namespace

@@ -9,6 +9,8 @@ namespace {
 
 /// Seconds of the processor for each further message of a rank that sends to all others.
 constexpr double kMessage = 1e-6;
+/// Ranks up to which each sends to each over MPI and TCP (docs/distribution.md, "Steps and bytes").
+constexpr int kMostDirect = 8;
 
 struct Nodes {
   double ranks, inside, nodes;
@@ -68,15 +70,10 @@ double seconds(const Transfer& t, const Cluster& c) {
 
 Transfer to_owners(double bytes, double largest, const Cluster& c) {
   if (c.ranks <= 1 || bytes <= 0) return {};
-  switch (c.algorithm) {
-    case Algorithm::nccl:
-      return chain(bytes, c);
-    case Algorithm::direct:
-      return direct(bytes, largest, c);
-    case Algorithm::halving:
-      break;
-  }
-  return halving(bytes, largest, c);
+  if (c.algorithm == Algorithm::nccl) return chain(bytes, c);
+  const bool one_step = c.algorithm == Algorithm::direct ||
+                        (c.algorithm == Algorithm::host && c.ranks <= kMostDirect);
+  return one_step ? direct(bytes, largest, c) : halving(bytes, largest, c);
 }
 
 Transfer all_reduce(double bytes, const Cluster& c) {

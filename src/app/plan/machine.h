@@ -5,6 +5,8 @@
 #include <string_view>
 #include <vector>
 
+#include "app/plan/timeline.h"
+
 /// What a step is predicted for: processors, and the links between them.
 namespace dkfac::app::planning {
 
@@ -36,6 +38,15 @@ struct Processor {
        outer = {};   ///< Of its usual machines: within a node and between nodes, of one rank.
   int per_node = 8;  ///< Ranks of such a node.
 
+  /// Seconds of a phase on one rank, measured over computed; links are not in them.
+  std::array<double, kPhases> corrections = uncorrected();
+  bool measured = false;  ///< Whether they are of a machine at hand.
+
+  [[nodiscard]] static constexpr std::array<double, kPhases> uncorrected() {
+    std::array<double, kPhases> ones{};
+    ones.fill(1);
+    return ones;
+  }
   [[nodiscard]] double share(const std::array<double, 4>& shares, double width) const {
     return shares[width <= 64 ? 0 : width <= 128 ? 1 : width <= 256 ? 2 : 3];
   }
@@ -48,9 +59,10 @@ struct Processor {
 
 /// How collectives move data (docs/scaling.md, "Collectives").
 enum class Algorithm : unsigned char {
-  nccl,    ///< Chains through all ranks to each owner; trees for all_reduce.
-  direct,  ///< Each rank sends to each other: what `mpi` and `tcp` do up to 8 ranks.
-  halving  ///< Recursive halving and doubling: `mpi` and `tcp` beyond.
+  nccl,     ///< Chains through all ranks to each owner; trees for all_reduce.
+  direct,   ///< Each rank sends to each other: what `mpi` and `tcp` do up to 8 ranks.
+  halving,  ///< Recursive halving and doubling: `mpi` and `tcp` beyond.
+  host      ///< direct up to 8 ranks, halving beyond.
 };
 
 struct Cluster {

@@ -82,9 +82,11 @@ const char* name_of(Algorithm algorithm) {
     case Algorithm::direct:
       return "direct";
     case Algorithm::halving:
+      return "halving";
+    case Algorithm::host:
       break;
   }
-  return "halving";
+  return "host";
 }
 
 std::string head(const Result& r) {
@@ -170,10 +172,11 @@ ordered_json json_of(const Link& link) {
 
 std::string text_of(const Result& r) {
   return head(r) + seconds_table(r) + resources_table(r) + scaling_table(r) + advice_text(r) +
-         memory_note(r) +
-         "phases: what is not hidden behind others. These are estimates: rates and their shares "
-         "are assumed\n(docs/scaling.md), and reading of data, evaluation and the host's own work "
-         "are not in them\n";
+         memory_note(r) + "phases: what is not hidden behind others. These are estimates: " +
+         (r.cluster.processor.measured ? "of one rank each phase was measured, other ranks\n"
+                                       : "rates and their shares are assumed\n") +
+         "(docs/scaling.md), and reading of data, evaluation and the host's own work are not in "
+         "them\n";
 }
 
 std::string json_of(const Result& r) {

@@ -29,6 +29,7 @@ class Builder {
 
  private:
   void compute(Phase phase, double seconds, int after = -1) {
+    seconds *= s_.cluster.processor.corrections.at(static_cast<std::size_t>(phase));
     if (seconds > 0 || after >= 0) out_.tasks.push_back({Lane::compute, phase, seconds, after});
   }
   [[nodiscard]] int last() const { return static_cast<int>(out_.tasks.size()) - 1; }
@@ -122,7 +123,7 @@ class Builder {
     double averaged = 0;  // Read, read and written, by the owner of an even share.
     for (const kfac::CurvatureWork& work : o.work)
       averaged += 3 * element * static_cast<double>(work.a.statistic + work.g.statistic);
-    compute(Phase::update, s_.statistics * averaged / s_.cluster.ranks / p.copy,
+    compute(Phase::statistics, s_.statistics * averaged / s_.cluster.ranks / p.copy,
             sent ? last() : -1);
     compute(Phase::inverses, s_.rebuild);
     const Gathers g = gathers(s_.network, o, s_.cluster.ranks);

@@ -15,12 +15,12 @@ inline constexpr std::size_t kLanes = 2;
 enum class Phase : unsigned char {
   forward,
   backward,
-  statistics,
-  reduce,  ///< Statistics and gradients to those that need them.
+  statistics,  ///< And their running averages.
+  reduce,      ///< Statistics and gradients to those that need them.
   inverses,
   precondition,  ///< Directions of K-FAC and Muon.
-  update,        ///< Weights, and running averages.
-  gather         ///< Inverses to workers, weights to all.
+  update,
+  gather  ///< Inverses to workers, weights to all.
 };
 inline constexpr std::size_t kPhases = 8;
 [[nodiscard]] const char* name_of(Phase phase);

@@ -74,11 +74,12 @@ struct PlanCommand {
   std::int64_t batch = 32;               ///< Model: samples of a rank; a file has its own.
   std::vector<std::int64_t> input = {};  ///< Model: as for InfoCommand.
   std::int64_t classes = 0;
-  std::string precision = {};  ///< Model: f32, bf16, f16; empty: f16.
+  std::string precision = {};  ///< Model: f32, bf16, f16; empty: f16, or f32 if measured.
   int ranks = 8;
   int per_node = 0;  ///< Ranks of a node; 0: as the device is usually built.
   std::string device = "h100";
-  double tflops = 0;  ///< Sustained by the passes of a rank; 0: not known.
+  std::vector<std::string> measured = {};  ///< Files of 'dkfac bench --json'; not with `device`.
+  double tflops = 0;                       ///< Sustained by the passes of a rank; 0: not known.
   /// GB/s in one direction and microseconds of a rank's links; empty: those of the device.
   std::vector<double> inner = {}, outer = {};
   std::string collectives = {};  ///< "nccl", "direct", "halving"; empty: as the device.

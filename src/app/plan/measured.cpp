@@ -1,0 +1,136 @@
+#include "app/plan/measured.h"
+
+#include <cmath>
+
+#include <fmt/core.h>
+#include <nlohmann/json.hpp>
+
+#include "dkfac/core/error.h"
+
+#include "app/checkpoint/durable.h"
+#include "app/plan/forecast.h"
+
+namespace dkfac::app::planning {
+
+namespace {
+
+using nlohmann::json;
+using Phases = std::array<double, kPhases>;
+
+constexpr double kBucket = 4 << 20;  ///< Bytes of a message that stands for those of a step.
+/// Operations of a network are sums of products that are exact in f64, as text they are not.
+constexpr double kSameFlops = 1e-9;
+
+struct File {
+  std::string path;
+  json content;
+
+  [[noreturn]] void refuse(const std::string& why) const {
+    throw InvalidArgument(fmt::format("[plan] --measured {}: {}", path, why));
+  }
+};
+
+File read(const std::string& path) {
+  File file{path, json::parse(as_text(read_bytes(path)), nullptr, false)};
+  if (!file.content.is_object() || !file.content.contains("benchmark"))
+    file.refuse("it is not what 'dkfac bench step' or 'dkfac bench comm' writes with --json");
+  return file;
+}
+
+/// Milliseconds of the parts of a kind of step of an optimizer.
+json parts_of(const File& file, const char* optimizer, const char* kind) {
+  for (const json& result : file.content.at("results"))
+    if (result.at("optimizer") == optimizer && result.at("parts_ms_by_kind").contains(kind))
+      return result.at("parts_ms_by_kind").at(kind);
+  file.refuse(fmt::format(
+      "it has no step of {} of the kind '{}'; measure with --optimizer sgd,kfac", optimizer, kind));
+}
+
+Phases measured_phases(const File& file) {
+  const json sgd = parts_of(file, "sgd", "plain"),
+             kfac = parts_of(file, "kfac", "statistics+inverse");
+  Phases phases{};
+  const auto set = [&](Phase phase, const json& parts, std::initializer_list<const char*> names) {
+    for (const char* name : names)
+      phases.at(static_cast<std::size_t>(phase)) += 1e-3 * parts.at(name).get<double>();
+  };
+  set(Phase::forward, sgd, {"forward"});
+  set(Phase::backward, sgd, {"backward"});
+  set(Phase::update, sgd, {"update"});
+  set(Phase::statistics, kfac, {"A", "G", "batch norm", "average"});
+  set(Phase::inverses, kfac, {"inverse"});
+  set(Phase::precondition, kfac, {"precondition"});
+  return phases;
+}
+
+Processor processor_of(const File& file, const Network& network) {
+  const json& at = file.content;
+  if (at.at("ranks") != 1) file.refuse("it is of several ranks; measure a step of one");
+  if (at.at("precision") != name_of(network.compute))
+    file.refuse(fmt::format("it is of {}, and activations are {}; measure with --precision {}",
+                            at.at("precision").get<std::string>(), name_of(network.compute),
+                            name_of(network.compute)));
+  const double flops = at.at("results").at(0).at("network_flops").get<double>();
+  const double planned = network.training_flops * static_cast<double>(network.batch);
+  if (std::abs(flops - planned) > kSameFlops * planned)
+    file.refuse(fmt::format(
+        "its passes have {:.6g} operations, those of {} with {} samples of a rank {:.6g}; measure "
+        "the same model, --batch, --input and --classes",
+        flops, network.name, network.batch, planned));
+  Processor p{.name = at.at("machine").at("processor").get<std::string>()};
+  p.products16 = p.products32 = p.products_tf32 =
+      1e9 * at.at("roof").at("sgemm_gflops").get<double>();
+  p.copy = 1e9 * at.at("roof").at("copy_gb_per_s").get<double>();
+  p.cholesky = p.cholesky_one = 1;  // A core inverts one after the other.
+  p.overlaps = false;
+  p.measured = true;
+  Strategy sgd{.name = "sgd", .type = optim::OptimizerType::sgd}, kfac{.name = "kfac"};
+  kfac.curvature.refresh.statistics_interval = kfac.curvature.refresh.inverse_interval = 1;
+  Phases computed = forecast(network, {.processor = p}, kfac).phases;
+  const std::size_t update = static_cast<std::size_t>(Phase::update);
+  computed.at(update) = forecast(network, {.processor = p}, sgd).phases.at(update);
+  const Phases measured = measured_phases(file);
+  for (std::size_t i = 0; i < kPhases; ++i)
+    if (computed.at(i) > 0) p.corrections.at(i) = measured.at(i) / computed.at(i);
+  return p;
+}
+
+/// A sum over two ranks is two messages each way, of half of its bytes.
+Link link_of(const File& file) {
+  if (file.content.at("ranks") != 2)
+    file.refuse("it is not of two ranks; start it with mpirun -n 2");
+  double first = 0, bytes = 0, seconds = 0;
+  for (const json& entry : file.content.at("collectives")) {
+    if (entry.at("collective") != "all_reduce" || entry.at("bytes") > kBucket) continue;
+    bytes = entry.at("bytes").get<double>();
+    seconds = 1e-6 * entry.at("us").at("median").get<double>();
+    if (first == 0) first = seconds;
+  }
+  if (seconds <= first) file.refuse("its sums of a few bytes take as long as those of MiB");
+  return {bytes / (seconds - first), first / 2};
+}
+
+}  // namespace
+
+Cluster measured_cluster(const std::vector<std::string>& files, const Network& network) {
+  Cluster c;
+  c.algorithm = Algorithm::host;
+  for (const std::string& path : files) {
+    const File file = read(path);
+    try {
+      if (file.content.at("benchmark") == "step")
+        c.processor = processor_of(file, network);
+      else if (file.content.at("benchmark") == "comm")
+        c.inner = c.outer = link_of(file);
+      else
+        file.refuse("it is of another benchmark than step and comm");
+    } catch (const json::exception& e) {
+      file.refuse(fmt::format("it is damaged, or of another version ({})", e.what()));
+    }
+  }
+  DKFAC_CHECK(c.processor.measured,
+              "[plan] --measured names no step; add what 'dkfac bench step --json FILE' writes");
+  return c;
+}
+
+}  // namespace dkfac::app::planning
