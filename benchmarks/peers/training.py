@@ -34,10 +34,18 @@ Run = dict[str, Any]
 Settings = dict[str, Any]
 
 
-def make_optimizer(model: torch.nn.Module, settings: Settings) -> torch.optim.Optimizer:
-    """With K-FAC attached, where the settings name it."""
+def make_optimizers(model: torch.nn.Module, settings: Settings) -> list[torch.optim.Optimizer]:
+    """With K-FAC attached, where the settings name it. Muon has the matrices of the body, with steps as long as
+    AdamW's (Liu et al. 2025), and AdamW the rest, at one rate."""
     decay = settings.get("weight_decay", 0.0)
     optimizer: torch.optim.Optimizer
+    if settings["optimizer"] == "muon":
+        names = dict(model.named_parameters())
+        matrices = [name for name, p in names.items() if name.startswith("body.") and p.ndim == 2]
+        return [torch.optim.Muon([names[name] for name in matrices], settings["lr"], weight_decay=decay or 1e-2,
+                                 adjust_lr_fn="match_rms_adamw"),
+                torch.optim.AdamW([p for name, p in names.items() if name not in matrices], settings["lr"],
+                                  weight_decay=decay or 1e-2)]
     if settings["optimizer"] == "adamw":
         optimizer = torch.optim.AdamW(model.parameters(), settings["lr"], weight_decay=decay or 1e-2)
     else:
@@ -46,24 +54,26 @@ def make_optimizer(model: torch.nn.Module, settings: Settings) -> torch.optim.Op
     if "kfac" in settings:
         import dkfac.torch as dkfac
         dkfac.attach(model, optimizer, **settings["kfac"])
-    return optimizer
+    return [optimizer]
 
 
 def train(data: Data, settings: Settings, seed: int, length: int) -> list[list[float]]:
     """Returns the curve: [[axis, value, seconds of training], ...]; it ends where the loss is not finite."""
     torch.manual_seed(seed)
     model, generator = data.model(), torch.Generator().manual_seed(seed)
-    optimizer = make_optimizer(model, settings)
+    optimizers = make_optimizers(model, settings)
     steps, warm_up = data.steps(length), settings.get("warm_up", 0.1)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(
+    schedules = [torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(
         (step + 1) / (warm_up * steps + 1), max(steps - step, 0) / (steps - warm_up * steps)))
+        for optimizer in optimizers]
     curve, seconds, started = [], 0.0, time.perf_counter()
     for x, y, due in data.batches(length, generator):
-        optimizer.zero_grad()
+        model.zero_grad()
         loss = data.loss(model(x), y)
         loss.backward()
-        optimizer.step()
-        schedule.step()
+        for optimizer, schedule in zip(optimizers, schedules):
+            optimizer.step()
+            schedule.step()
         if due is not None:
             seconds += time.perf_counter() - started
             model.eval()

@@ -50,7 +50,7 @@ def table(task: str, groups: Groups) -> str:
 
 def picture(task: str, groups: Groups) -> str:
     """An SVG of the curves of all seeds."""
-    colours, facts = ["#4c72b0", "#c44e52", "#55a868", "#8172b3"], TASKS[task]
+    colours, facts = ["#4c72b0", "#c44e52", "#dd8452", "#55a868", "#8172b3"], TASKS[task]
     points = [p for runs in groups.values() for r in runs for p in r["curve"] if math.isfinite(p[1])]
     values = sorted(p[1] for p in points)
     low, high, right = values[0], values[int(len(values) * 0.97)], max(p[0] for p in points)

@@ -20,12 +20,13 @@ import facts
 # The rate rises for `warm_up` of the steps, then falls to 0, both linearly. `lr`: the rates that are tried. `kfac`:
 # arguments of attach().
 METHODS: dict[str, dict[str, dict[str, Any]]] = {
-    "transformer": {
+    "transformer": {  # Equal numbers of trials.
         "AdamW": {"optimizer": "adamw", "lr": [0.001, 0.003, 0.01, 0.02, 0.03, 0.05, 0.1]},
-        "SGD": {"optimizer": "sgd", "lr": [0.1, 0.3, 0.6, 1.0, 2.0, 3.0]},
-        "AdamW + K-FAC": {"optimizer": "adamw", "lr": [0.003, 0.01, 0.02, 0.03, 0.05], "kfac": {
+        "SGD": {"optimizer": "sgd", "lr": [0.1, 0.3, 0.6, 1.0, 1.5, 2.0, 3.0]},
+        "Muon": {"optimizer": "muon", "lr": [0.001, 0.003, 0.01, 0.02, 0.03, 0.05, 0.1]},
+        "AdamW + K-FAC": {"optimizer": "adamw", "lr": [0.001, 0.003, 0.01, 0.02, 0.03, 0.05, 0.1], "kfac": {
             "damping": 1e-2, "kl_clip": 1e-2, "statistics_interval": 5, "inverse_interval": 20}},
-        "SGD + K-FAC": {"optimizer": "sgd", "lr": [0.01, 0.03, 0.1, 0.3], "kfac": {
+        "SGD + K-FAC": {"optimizer": "sgd", "lr": [0.003, 0.01, 0.02, 0.03, 0.05, 0.1, 0.3], "kfac": {
             "damping": 1e-2, "kl_clip": 1e-2, "statistics_interval": 5, "inverse_interval": 20}}},
     "resnet20": {
         "SGD": {"optimizer": "sgd", "lr": [0.02, 0.05, 0.1, 0.2], "weight_decay": 5e-4, "warm_up": 0.2},
