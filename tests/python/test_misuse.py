@@ -131,8 +131,8 @@ def test_graphs_can_be_switched_off():
 
 @pytest.mark.parametrize("option", [
     {"damping": "1e-3"}, {"damping": math.nan}, {"kl_clip": "x"}, {"lr": "0.1"}, {"lr": math.nan},
-    {"factor_decay": "x"}, {"factor_update_steps": 2.5}, {"inv_update_steps": "2"}, {"accumulation_steps": "2"}],
-    ids=str)
+    {"factor_decay": "x"}, {"factor_update_steps": 2.5}, {"inv_update_steps": "2"}, {"accumulation_steps": "2"},
+    {"average_start": "trace", "factor_decay": 0.0}], ids=str)
 def test_options_of_the_compatible_class_are_refused_where_they_are_given(option):
     with pytest.raises(ValueError, match=next(iter(option))):
         dkfac.KFACPreconditioner(net(), **option)

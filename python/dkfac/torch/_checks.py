@@ -44,8 +44,7 @@ def refuse_model(model: nn.Module) -> None:
 
 
 def refuse_options(comm: Comm | None, loss_reduction: str, grad_scaler: object, batch_dim: object,
-                   options: Mapping[str, Any], scheduled: bool) -> None:
-    """`scheduled`: new_weight may change."""
+                   options: Mapping[str, Any]) -> None:
     if comm is not None and not isinstance(comm, Comm):
         raise InvalidArgument(f"[attach] comm is a {type(comm).__name__}; it must be a dkfac.Comm, e.g. that of "
                               "Comm.torch(group)")
@@ -63,9 +62,6 @@ def refuse_options(comm: Comm | None, loss_reduction: str, grad_scaler: object, 
         raise InvalidArgument("[attach] step_length is 'quadratic', whose rates are right only for the step that it "
                               "makes itself, not in front of another optimizer; use dkfac.KFAC(model, "
                               "step_length=\"quadratic\")")
-    if options.get("new_weight") == 1 and options.get("average_start", "first") != "first" and not scheduled:
-        raise InvalidArgument(f"[attach] average_start is {options['average_start']!r}, and new_weight 1, with which "
-                              "every statistic replaces what an average began at; leave one of them out")
     if options.get("records_valid_until_step"):
         raise InvalidArgument("[attach] records_valid_until_step: tensors of a pass do not live until the step")
 

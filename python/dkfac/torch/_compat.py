@@ -159,12 +159,15 @@ class KFACPreconditioner(ModelPreconditioner):
         if peer and inverse:
             options.setdefault("damping_split", "constant")
         options.setdefault("inverse_method", "cholesky" if inverse else "eigen")
-        options.setdefault("average_start", "identity")
+        options.setdefault("average_start", "identity" if callable(factor_decay) or factor_decay else "first")
         options.setdefault("low_rank", not callable(factor_decay))  # Rows are of one statistic.
         squared = peer and inverse and options.get("damping_split") == "constant"
         self._given = PeerSettings(values, squared)
+        weight = self._given.values["new_weight"]
+        if callable(factor_decay):  # Averages have a start; the first pass sets the weight of its step.
+            weight = min(weight, 0.5)
         self._clip = float(self.kl_clip or 0)
-        _checks.refuse_options(comm, "mean", grad_scaler, 0, options, True)  # Before a communicator is made.
+        _checks.refuse_options(comm, "mean", grad_scaler, 0, options)  # Before a communicator is made.
         comm = comm if comm is not None else default_comm()
         workers, self.distributed_strategy = self._workers(grad_worker_fraction, comm)
         self.grad_worker_fraction = workers / comm.size
@@ -184,7 +187,7 @@ class KFACPreconditioner(ModelPreconditioner):
             model, comm=comm, accumulation_steps=accumulation_steps, grad_scaler=grad_scaler,
             skip_layers=skip_layers or (), kinds=(c.LINEAR, c.CONV2D) if peer else ALL_KINDS,
             scaling=peer_scaling if peer else None, settings=self._given, damping=self._given.values["damping"],
-            new_weight=self._given.values["new_weight"], kl_clip=self._clip, step_length="none",
+            new_weight=weight, kl_clip=self._clip, step_length="none",
             early_refreshes=False,
             statistics_interval=self._given.values["statistics_interval"],
             inverse_interval=self._given.values["inverse_interval"],

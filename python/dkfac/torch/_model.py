@@ -52,7 +52,7 @@ class ModelPreconditioner(Joins, Sampled, Settable):
                  settings: Settings | None = None, **options: Any) -> None:
         model = _compiled.unwrapped(model)
         _checks.refuse_model(model)
-        _checks.refuse_options(comm, loss_reduction, grad_scaler, batch_dim, options, settings is not None)
+        _checks.refuse_options(comm, loss_reduction, grad_scaler, batch_dim, options)
         _checks.refuse_fisher(fisher)
         if accumulation_steps is not None:
             accumulation_steps = integer("attach", "accumulation_steps", accumulation_steps, least=1)

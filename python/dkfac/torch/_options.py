@@ -46,7 +46,7 @@ class CommonOptions(TypedDict, total=False):
     intervals only. Default True."""
     average_start: Literal["first", "identity", "trace"]
     """Where running averages begin: at the first statistic, corrected for the start; at the identity; or at the
-    multiple of it that has the trace of the first statistic. No effect with new_weight 1. Default "first"."""
+    multiple of it that has the trace of the first statistic; neither of these with new_weight 1. Default "first"."""
     early_refreshes: bool
     """Statistics in each of the first 10 steps, and inverses after the statistics 1, 2, 3, 5, 8, 12, 18, 27, ... until
     these are inverse_interval steps apart. Default True."""

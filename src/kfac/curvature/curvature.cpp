@@ -118,7 +118,13 @@ Curvature::Curvature(Context& ctx, std::shared_ptr<comm::Communicator> comm,
       rebuilds_(layers_),
       decisions_(layers_),
       chooser_(layers_) {
+  const StatisticsOptions& statistics = layers_.options.statistics;
   layers_.options.validate();
+  // Later a schedule may set it to 1 for some steps.
+  DKFAC_CHECK(
+      statistics.new_weight < 1 || statistics.average_start == AverageStart::first,
+      "[curvature options] statistics.average_start is set with statistics.new_weight 1, "
+      "with which every statistic replaces what an average began at; leave one of them out");
   chooser_.start();
 }
 

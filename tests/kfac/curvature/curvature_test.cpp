@@ -209,6 +209,9 @@ TEST(Curvature, ChangesTheWeightOfTheNewestStatisticBetweenSteps) {
   EXPECT_EQ(one.curvature.options().statistics.new_weight, 0.25);
   EXPECT_TRUE(contains(message_of([&] { (void)one.curvature.set_curvature({.new_weight = 2}); }),
                        "new_weight"));
+  options.statistics.new_weight = 1;
+  EXPECT_TRUE(contains(message_of([&] { (void)CurvatureOfOneRank(options); }),
+                       "average_start is set with statistics.new_weight 1"));
 }
 
 TEST(Curvature, KeepsTheWeightOfFactorsThatAreRows) {
