@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
@@ -52,9 +53,16 @@ bool has_masters(const Config& config) {
   return config.optimizer.options.kfac.curvature.communication.weight_wire.value_or(own) != own;
 }
 
+/// Returns which rule keeps lengths of steps, or the last step: one of layers, the quadratic model.
+std::pair<bool, bool> kept_of_steps(const Config& config) {
+  const kfac::CurvatureOptions& options = config.optimizer.curvature();
+  return {options.length_rule() != kfac::StepLength::none,
+          options.step_length == kfac::StepLength::quadratic};
+}
+
 /// Returns whether the change of a key adds values to the saved state, removes some, or changes
 /// their shapes: the mixed batch, the history of statistics, eigenvalues and scales, the Fisher
-/// blocks of normalisations, master weights, magnitudes of gradients.
+/// blocks of normalisations, lengths of steps, master weights, magnitudes of gradients.
 bool changes_state(const std::string& path, const Config& before, const Config& now) {
   if (path == "augment.mixup") return before.regularize.mixup.any() != now.regularize.mixup.any();
   if (path == "optimizer.weight_wire") return has_masters(before) != has_masters(now);
@@ -64,6 +72,8 @@ bool changes_state(const std::string& path, const Config& before, const Config& 
     };
     return is_f16(before) != is_f16(now);
   }
+  if (path == "optimizer.step_length" || path == "optimizer.kl_clip")
+    return kept_of_steps(before) != kept_of_steps(now);
   return path == "optimizer.staleness" || path == "optimizer.update" ||
          path == "optimizer.inverse_method" || path == "optimizer.norm_fisher";
 }

@@ -69,6 +69,8 @@ TEST(ResumedSettings, AreRefusedWhereTheStateWouldNotFit) {
       {{}, {"optimizer.staleness=adaptive"}},
       {{}, {"optimizer.norm_fisher=diagonal"}},
       {{}, {"optimizer.update=adamw"}},
+      {{"optimizer.step_length=none"}, {"optimizer.step_length=gradient"}},
+      {{}, {"optimizer.kl_clip=0.1"}},
       {{}, {"optimizer.weight_wire=bf16"}},
       {{}, {"optimizer.gradient_wire=f16"}},
       {{}, {"optimizer.inverse_method=eigen"}},
@@ -85,6 +87,7 @@ TEST(ResumedSettings, AreRefusedWhereTheStateWouldNotFit) {
   for (const auto& [before, now] :
        {std::pair{"augment.mixup=0.2", "augment.mixup=0.4"},
         {"optimizer.weight_wire=bf16", "optimizer.weight_wire=f16"},
+        {"optimizer.step_length=projection", "optimizer.step_length=gradient"},
         {"optimizer.gradient_wire=f32", "optimizer.gradient_wire=bf16"}})
     EXPECT_NE(compared("kfac", {before}, {now}).find(" was "), std::string::npos) << now;
 }
