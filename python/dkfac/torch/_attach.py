@@ -26,6 +26,7 @@ class Attached(ModelPreconditioner):
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, **options: Any) -> None:
         _checks.refuse_model(model)
+        optimizer = _checks.innermost(optimizer)
         _checks.refuse_optimizer(optimizer, model)
         super().__init__(model, owned=_checks.OwnedBy(optimizer), **_checks.with_step_length(options, optimizer))
         self.optimizer = optimizer
@@ -130,7 +131,5 @@ def attach(model: nn.Module, optimizer: torch.optim.Optimizer, damping: float = 
     options: fields of Options, which describes each.
     """
     refuse_misnamed("attach", options, attach)
-    while isinstance(inner := getattr(optimizer, "optimizer", None), torch.optim.Optimizer):
-        optimizer = inner
     return Attached(model, optimizer, damping=damping, statistics_interval=statistics_interval,
                     inverse_interval=inverse_interval, **options)

@@ -164,10 +164,24 @@ def refuse_replaced(layer: Layer, model: nn.Module) -> None:
                         "the optimizer (add_param_group()), or detach() and attach again")
 
 
+def innermost(optimizer: object) -> torch.optim.Optimizer:
+    """The optimizer whose steps change the weights. What wraps one has it as `optimizer`, and a step(); torch's
+    schedulers have both too, and trainers the attribute."""
+    inner = getattr(optimizer, "optimizer", None)
+    schedules = any(base.__module__ == "torch.optim.lr_scheduler" for base in type(optimizer).__mro__)
+    if isinstance(inner, torch.optim.Optimizer) and hasattr(optimizer, "step") and not schedules:
+        return innermost(inner)
+    if isinstance(optimizer, torch.optim.Optimizer):
+        return optimizer
+    advice = ("its attribute `optimizer`" if isinstance(inner, torch.optim.Optimizer) else
+              "each of them in an attach() of its own" if isinstance(optimizer, (list, tuple)) else
+              "it as grad_scaler=, where it is not found by itself, and here the optimizer whose step() it calls"
+              if hasattr(optimizer, "get_scale") else "the one whose step() updates the parameters of the model")
+    kind = f"the class {optimizer.__name__}" if isinstance(optimizer, type) else f"a {type(optimizer).__name__}"
+    raise TypeError(f"[attach] the second argument is {kind}; it must be a torch.optim.Optimizer: pass {advice}")
+
+
 def refuse_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
-    if not isinstance(optimizer, torch.optim.Optimizer):
-        raise InvalidArgument(f"[attach] the optimizer is a {type(optimizer).__name__}; it must be a "
-                              "torch.optim.Optimizer")
     if isinstance(optimizer, torch.optim.LBFGS):
         raise InvalidArgument("[attach] LBFGS evaluates the model several times in a step and has curvature of its "
                               "own; use SGD or Adam")
