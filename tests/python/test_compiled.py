@@ -235,6 +235,21 @@ def test_the_first_pass_tells_whether_the_model_is_compiled(backend):
         optimizer.step()
 
 
+@pytest.mark.parametrize("when", ["never", "before", "after"])
+def test_the_call_of_what_was_compiled_is_advised_where_something_was_before(when, monkeypatch):
+    monkeypatch.setattr(torch._dynamo.eval_frame, "cached_backends", {})
+    torch.compiler.disable(Net())
+    if when == "before":
+        torch.compile(Net(), backend="eager")
+    model = Net()
+    optimizer, kfac = attached(model)
+    if when == "after":
+        torch.compile(model, backend="eager")
+    with pytest.raises(dkfac.Error, match="no forward pass") as refused:
+        optimizer.step()
+    assert ("torch.compile() was called before" in str(refused.value)) == (when == "before")
+
+
 def test_what_is_compiled_beside_the_training_of_the_model_is_allowed(backend):
     """A loss, evaluation, passes that are paused, the model of another training, and a model that a compiled function
     calls uncompiled."""

@@ -37,6 +37,12 @@ def _exists() -> bool:
     return "torch._dynamo.eval_frame" in sys.modules
 
 
+def _any_given() -> bool:
+    """Whether torch.compile() was given anything, as far as dynamo tells."""
+    backends = getattr(sys.modules.get("torch._dynamo.eval_frame"), "cached_backends", {})
+    return any(backends.values())  # Functions that dynamo is to leave alone have None.
+
+
 def _runs_compiled() -> bool:
     """Whether a caller is compiled, or would be, but for the stance. Where dynamo cannot compile the hooks it runs
     them, and the model with them, as they are, in silence; is_compiling() is false then."""
@@ -89,12 +95,6 @@ def refuse(what: str = "the model") -> None:
             (_state("is_compiling") and not _state("is_exporting")) or _runs_compiled()):
         raise InvalidArgument(f"[dkfac] {what} runs under torch.compile, which hides the inputs of its layers; run it "
                               "uncompiled, or use torch 2.6 or newer")
-
-
-def advice() -> str:
-    """Beside an error that no pass was seen."""
-    return ("" if _set_stance is None or not _exists() else "; where torch.compile() was called before attach(), use "
-            "what it returned in the first step too, or call it after attach()")
 
 
 def as_written() -> Any:
@@ -175,6 +175,7 @@ class Stance:
         """`modules`: returns those of the model."""
         self._model, self._modules = model, modules
         self._around: bool | None = None  # Something compiled calls the model; None: no pass has told yet.
+        self._compiled_before = _set_stance is not None and _any_given()
         weakref.finalize(self, _end, id(self))
         _watch(self)
         self.before_pass(due=True)
@@ -182,6 +183,11 @@ class Stance:
     def hides(self) -> bool:
         """Whether there may be passes that hooks do not see."""
         return _exists() and (self._around is not False or _any_compiled(self._modules()))
+
+    def advice(self) -> str:
+        """Beside an error that no pass was seen."""
+        return ("; where torch.compile() was called before attach(), use what it returned in the first step too, or "
+                "call it after attach()") if self._compiled_before else ""
 
     def before_pass(self, due: bool) -> None:
         """The next pass begins a step, with statistics or without."""

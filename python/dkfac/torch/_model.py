@@ -224,7 +224,7 @@ class ModelPreconditioner(Joins, Sampled, Settable):
     def _lacking(self, due: bool) -> str | None:
         recorder = self._recorder
         records = recorder.registered.records if recorder.registered is not None else None
-        return lacking(recorder.setup, recorder.passes, self.curved(), records, due, recorder.stance.hides)
+        return lacking(recorder.setup, recorder.passes, self.curved(), records, due, recorder.stance)
 
     def _step_of_library(self, registered: Registered, lr: Rates, stop: bool) -> StepReport:
         grads = registered.gradients

@@ -1,9 +1,10 @@
 """Whether a backward pass has come since the last step: without one, a step would precondition the gradients again."""
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from . import _compiled, _messages
+from . import _messages
+from ._compiled import Stance
 from ._gradients import any_nonzero
 from ._layers import Layer
 from ._left import gradients_of
@@ -13,19 +14,20 @@ from ._setup import Setup
 
 
 def lacking(setup: Setup, passes: Passes, curved: Sequence[Layer], records: StepRecords | None, due: bool,
-            hidden: Callable[[], bool]) -> str | None:
+            stance: Stance) -> str | None:
     """What this rank lacks for a step, as a sentence; None where its gradients are of a pass since the last one, which
-    hooks may not have seen where it is `hidden`.
+    hooks may not have seen where `stance` hides it.
     None is missing where no layer with curvature is trained, or where the passes used other parameters alone."""
     if passes.current is not None and passes.begun and not due:
         return None
-    if passes.current is None and not setup.model.training and (due or not (passes.passed_by or hidden())):
+    unseen = passes.current is None and (due or not (passes.passed_by or stance.hides()))
+    if unseen and not setup.model.training:
         return ("[dkfac] step() needs a backward pass of the model in training mode, and the model is in eval mode, in "
                 "which nothing is recorded: call model.train() before the forward pass")
-    if passes.current is None and (due or not (passes.passed_by or hidden())):
+    if unseen:
         return ("[dkfac] step() needs a backward pass, and no forward pass of the attached module in training "
                 "mode, with gradients enabled, was seen since the last one; "
-                + _messages.call_advice(setup.model, passes.count > 0) + _compiled.advice())
+                + _messages.call_advice(setup.model, passes.count > 0) + stance.advice())
     layers = [one for one in curved if one.module.training and one.weight.requires_grad]
     recorded = due and _recorded(passes, records)
     if not layers or (recorded and (passes.begun or not setup.sampled) if due else passes.begun):
