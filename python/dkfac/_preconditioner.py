@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from . import _structs as c
 from ._comm import Comm
-from ._library import InvalidArgument, check, destroy_with, enum, guarded, initialized, integer, library, real, text_of
+from ._library import (InvalidArgument, check, destroy_with, enum, guarded, initialized, integer, library, near, real,
+                       text_of)
 
 _ENUMS = {"damping_split": c.DAMPING_SPLITS, "norm_fisher": c.NORM_FISHERS, "sharing": c.WEIGHT_SHARINGS,
           "step_length": c.STEP_LENGTHS, "average_start": c.AVERAGE_STARTS, "staleness": c.STALENESS,
           "inverse_method": c.INVERSE_METHODS, "loss_reduction": c.LOSS_REDUCTIONS}
 _TYPES = c.fields(c.CurvatureOptions)
+LISTED = "; help(dkfac.torch.attach) lists them"
 INTERVALS = ("statistics_interval", "inverse_interval")
 _REPORTED, _REPORT_SIZE = frozenset(c.fields(c.StepReport)), ctypes.sizeof(c.StepReport)
 _Value = TypeVar("_Value")
@@ -26,7 +28,7 @@ def curvature_options(**values: Any) -> c.CurvatureOptions:
     options = initialized(c.CurvatureOptions, library().dkfac_curvature_options_init)
     for name, value in values.items():
         if name not in _TYPES:
-            raise InvalidArgument(f"[curvature options] there is no option {name!r}; there are {', '.join(_TYPES)}")
+            raise InvalidArgument(f"[curvature options] there is no option {name!r}{near(name, _TYPES) or LISTED}")
         if name in _ENUMS:
             value = enum(name, value, _ENUMS[name])
         elif name == "failure_folder" and value is not None:

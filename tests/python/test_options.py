@@ -64,7 +64,7 @@ def test_what_kfac_pytorch_names_is_not_listed_twice():
 
 
 MISNAMED = {"dampin": "did you mean damping", "skip_layer": "did you mean skip_layers", "lowrank": "did you mean low_rank",
-            "statistic_interval": "did you mean statistics_interval", "zzz": "there are "}
+            "statistic_interval": "did you mean statistics_interval", "zzz": "help(dkfac.torch."}
 
 
 @pytest.mark.parametrize("name", MISNAMED)
@@ -80,7 +80,13 @@ def test_an_option_that_is_not_listed_is_refused(form, name):
         make(**{name: 1})
     text = str(refused.value)
     assert text.startswith(f"[{form}] there is no option {name!r}; {expected}")
-    assert ("max_failed_refreshes" in text) == (name == "zzz")  # The list, where nothing is near.
+    assert "max_failed_refreshes" not in text and (name != "zzz" or text.endswith(f"{form}) lists them"))
+
+
+def test_an_option_that_the_library_has_not_is_refused():
+    with pytest.raises(dkfac.InvalidArgument) as refused:
+        dkfac.ModelPreconditioner(torch.nn.Linear(2, 2), zzz=1)
+    assert str(refused.value) == ("[curvature options] there is no option 'zzz'; help(dkfac.torch.attach) lists them")
 
 
 def test_parameters_in_place_of_the_model_are_refused():

@@ -86,7 +86,7 @@ def refuse_misnamed(where: str, options: Collection[str], takes: Callable[..., o
     fields = c.fields(c.CurvatureOptions)
     for name in options:
         if name not in known and name not in fields:
-            hint = near(name, known or fields) or f"; there are {', '.join(known or fields)}"
+            hint = near(name, known or fields) or f"; help(dkfac.torch.{where}) lists them"
             raise InvalidArgument(f"[{where}] there is no option {name!r}{hint}")
 
 
