@@ -356,13 +356,14 @@ def test_a_choice_of_intervals_is_told_with_how_it_is_repeated(lines):
         train(model, x, 30, optimizer, kfac)
         return kfac, model.weight.detach()
     kfac, chosen = run(1e9)
+    assert "every 50 steps (provisional until overhead=1e+09 chooses)" in lines()[0]
     found = [line for line in lines() if "from step" in line]
     assert len(found) == 1 and re.fullmatch(
         r"\[dkfac\] from step 81 on statistics every step, inverses every step, by which K-FAC adds [0-9.]+ to a step\. "
         "The same run again: statistics_interval=10, inverse_interval=50 in place of overhead, and statistics_interval = "
         "1 and inverse_interval = 1 after step 80", found[0])
     assert (kfac.statistics_interval, kfac.inverse_interval) == (1, 1)
-    assert "statistics every step (by overhead=1e+09)" in kfac.summary()
+    assert "statistics every step (by overhead=1e+09)" in kfac.summary() and "provisional" not in kfac.summary()
     assert torch.equal(run(None, (1, 1))[1], chosen) and not torch.equal(run()[1], chosen)
     kfac, _ = run(1e-9)
     assert kfac.statistics_interval >= 20 and kfac.inverse_interval >= 100

@@ -12,7 +12,7 @@ from torch import nn
 from .. import _structs as c
 from .._comm import Comm
 from .._library import Error, InvalidArgument, NumericError, integer
-from .._preconditioner import Preconditioner, StepReport, curvature_options
+from .._preconditioner import INTERVALS, Preconditioner, StepReport, curvature_options
 from . import _checks, _compiled, _copies, _fit, _full, _messages, _savers, _sharded, _state
 from ._distributed import default_comm, ranks_of_torch
 from ._find import find_layers
@@ -136,6 +136,7 @@ class ModelPreconditioner(Joins, Sampled, Settable):
 
     def _change(self, name: str, value: float | None) -> None:
         self._recorder.settings.set(name, value)
+        self._telling.chosen = self._telling.chosen and name not in INTERVALS
         self._changed()
 
     def _changed(self) -> None:
@@ -373,6 +374,7 @@ class ModelPreconditioner(Joins, Sampled, Settable):
         recorder.settings.merge(state)
         recorder.count.resume(state.get("passes", 1))
         self.steps = state["steps"]
+        self._telling.chosen = not anew and state["state"].get("intervals_chosen_at", 0) > 0
         recorder.pending = state
         if recorder.registered is not None:
             if anew:

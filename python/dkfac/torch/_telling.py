@@ -81,6 +81,7 @@ class Telling:
         self._options = options
         self._flops = 0.0
         self._report: StepReport | None = None
+        self.chosen = False  # The intervals in force are a choice of the overhead, if they are not given.
         self.rejections = Rejections()
 
     def step(self, recorder: Recorder, report: StepReport) -> None:
@@ -92,6 +93,7 @@ class Telling:
         if report.rejected:
             return
         before, self._report = self._report, report
+        self.chosen = self.chosen or bool(report.intervals_chosen)
         if report.intervals_chosen and before is not None and speaks:
             _logger.info("[dkfac] %s", _choice(recorder, before, report, self._options.overhead))
         if registered is None or registered.told:
@@ -142,11 +144,12 @@ class Telling:
     def _intervals(self, settings: Mapping[str, float]) -> str:
         if self._adaptive:
             return "statistics at adaptive intervals, inverses with them"
-        parts = []
+        parts, overhead = [], f"overhead={self._options.overhead:g}"
         for what, name in zip(("statistics", "inverses"), INTERVALS):
             interval = settings[name] or getattr(self._report, name, 0)
+            note = f" (by {overhead})" if self.chosen else f" (provisional until {overhead} chooses)"
             parts.append(f"{what} {_every(int(interval)) if interval else 'at an interval'}"
-                         + ("" if settings[name] else f" (by overhead={self._options.overhead:g})"))
+                         + ("" if settings[name] else note))
         return ", ".join(parts)
 
     def _cost(self, settings: Mapping[str, float]) -> str:
