@@ -41,6 +41,15 @@ def curvature_options(**values: Any) -> c.CurvatureOptions:
     return options
 
 
+def spelt(options: c.CurvatureOptions, name: str) -> Any:
+    """The value of an option as a caller writes it; that of step_length is what "auto" stands for."""
+    value = getattr(options, name)
+    if name not in _ENUMS:
+        return value
+    word = next(word for word, number in _ENUMS[name].items() if number == value)
+    return word if word != "auto" else "none" if options.kl_clip > 0 else "gradient"
+
+
 def setting(name: str, value: Any) -> float:
     """The value of a setting, which is positive; that of an interval may be None, which becomes 0: the library chooses
     it."""

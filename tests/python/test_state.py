@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 import dkfac.torch as dkfac
-from support import told
 
 
 def make(seed=1):
@@ -280,20 +279,6 @@ def test_a_state_of_another_network_names_a_layer_and_both_shapes():
                                               r"\[1, 6, 6\] of float32 here"):
         kfac.load_state_dict(states[0])
     kfac.load_state_dict(states[1])
-
-
-@pytest.mark.parametrize("fisher", ["empirical", "monte_carlo"])
-def test_a_state_of_another_fisher_is_told(fisher):
-    model, optimizer = make()
-    kfac = dkfac.attach(model, optimizer)
-    train(model, optimizer, data(1))
-    state = kfac.state_dict()
-    kfac.detach()
-    other = dkfac.attach(model, optimizer, fisher=fisher)
-    with told() as texts:
-        other.load_state_dict(state)
-    assert len(texts) == (fisher != "empirical")
-    assert all('averages of fisher="empirical", and this run' in text for text in texts)
 
 
 @pytest.mark.parametrize("due", [True, False])

@@ -344,15 +344,17 @@ class ModelPreconditioner(Joins, Sampled, Settable):
     def _own_state(self, owned_alone: bool = False) -> dict[str, Any]:
         recorder, settings = self._recorder, self._recorder.settings
         kept = recorder.registered.save(owned_alone) if recorder.registered is not None else recorder.pending
-        kept = {"state": None, "valid": [], "rank": self.comm.rank, **(kept or {})}  # Or that of all ranks, unused yet.
+        kept = {"state": None, "valid": [], "rank": self.comm.rank, "fisher": recorder.setup.fisher,
+                "options": _state.options_of(self.options), **(kept or {})}  # Or those of a state that is unused yet.
         return {**kept, "version": 1, "ranks": self.comm.size, "steps": self.steps, "passes": recorder.count.passes,
-                "fisher": recorder.setup.fisher, "settings": dict(settings.values),
-                "arguments": dict(settings.arguments), "tied": _fit.ties_of(self.model)}
+                "settings": dict(settings.values), "arguments": dict(settings.arguments),
+                "tied": _fit.ties_of(self.model)}
 
     def check_state(self, state: Mapping[str, Any]) -> None:
         """Raises what load_state_dict() would."""
         _state.check(state, self.comm, self._recorder.settings.values)
         _fit.compare(self.model, state)
+        _state.check_options(state, _state.options_of(self.options))
         if self._recorder.passes.begun or self._recorder.recorded():
             raise Error("[load_state_dict] comes between backward and step; call it after the step, or reset_batch() "
                         "first, and zero_grad()")
@@ -369,7 +371,7 @@ class ModelPreconditioner(Joins, Sampled, Settable):
         otherwise is set after this."""
         self.check_state(state)
         recorder, anew = self._recorder, state["state"] is None
-        _state.warn_of_fisher(state, recorder.setup.fisher)
+        _state.warn_of_mixture(state, recorder.setup.fisher, _state.options_of(self.options))
         recorder.passes.lost = recorder.passes.count
         recorder.settings.merge(state)
         recorder.count.resume(state.get("passes", 1))

@@ -58,7 +58,7 @@ class Registered:
     def compare(self, state: Mapping[str, Any]) -> None:
         """Raises where the state is of other layers; one that was saved before the first pass has none."""
         if state["state"] is not None:
-            _state.compare(self.library, state["state"], state.get("of_other_rank", False), state["rank"] is None)
+            _state.compare(self.library, state, self.layers)
             _state.compare_layers(self.layers, state)
 
     def load(self, state: Mapping[str, Any]) -> None:

@@ -11,11 +11,16 @@ import torch
 from .. import _structs as c
 from .._comm import Comm
 from .._library import DataError
-from .._preconditioner import Preconditioner
+from .._preconditioner import Preconditioner, spelt
 from ._layers import ConvLayer, Layer
-from ._tensors import view_of
+from ._tensors import TORCH_DTYPES, view_of
 
 State = dict[str, Any]
+# Options by which states differ: all that have curvature, those of some models, and those of one of several ranks.
+_ALWAYS, _SOMETIMES = ("step_length", "inverse_method", "staleness", "dtype"), ("norm_fisher", "low_rank", "new_weight")
+_OF_RANKS = ("grad_worker_fraction", "split_factors", "calibrate")
+# Values that only some of these options have: a run without them leaves those of a state.
+_SURPLUS = re.compile(r"\.(lengths|last_step|scales|scale_statistics|scales_refused)$|_(known|last|before_last)$")
 _KEYS = {"version", "rank", "ranks", "steps", "state", "valid", "settings"}
 
 
@@ -32,6 +37,39 @@ def save(preconditioner: Preconditioner, owned_alone: bool = False) -> State:
             state[name] = value[0]
     preconditioner.visit_state(keep, keep_number, keep_number)
     return state
+
+
+def options_of(options: c.CurvatureOptions) -> dict[str, Any]:
+    """Those that decide what a state holds, as a caller writes them."""
+    found = {name: spelt(options, name) for name in (*_ALWAYS, *_SOMETIMES, *_OF_RANKS, "sharing")}
+    return {**found, "dtype": str(TORCH_DTYPES[options.dtype])}
+
+
+def _fits(name: str, saved: Any, here: Any) -> bool:
+    """Whether a state that was saved with one value of an option has all that a run with another one needs."""
+    if name == "step_length":
+        return saved != "none" or here == "none"
+    if name == "new_weight":  # Factors may be rows of one statistic.
+        return (saved == 1) == (here == 1)
+    return saved == here or (name, here) == ("staleness", "fixed") or (
+        name, saved, here) == ("inverse_method", "ekfac", "eigen")
+
+
+def _written(value: Any) -> str:
+    return f'"{value}"' if isinstance(value, str) and not value.startswith("torch.") else f"{value}"
+
+
+def check_options(state: Mapping[str, Any], here: Mapping[str, Any], names: Collection[str] = _ALWAYS) -> None:
+    """Raises where one of these options is another one than that of the run that saved, and needs what it has not."""
+    if state["state"] is None:
+        return
+    saved = {**here, **state.get("options", {})}
+    wrong = [name for name in names if not _fits(name, saved[name], here[name])]
+    if wrong:
+        was, now = (" and ".join(f"{name}={_written(one[name])}" for name in wrong) for one in (saved, here))
+        raise DataError(f"[load_state_dict] the state was saved with {was}, and here it is {now}, which needs other "
+                        f"values than the state has: pass {was} to continue, or train on without the state of the "
+                        "curvature")
 
 
 def block_width(state: Mapping[str, Any] | None) -> int:
@@ -67,9 +105,10 @@ def for_rank(state: Mapping[str, Any], rank: int) -> State:
     return {**state, "rank": rank, "of_other_rank": True}
 
 
-def compare(preconditioner: Preconditioner, state: Mapping[str, Any], of_other_rank: bool = False,
-            of_all_ranks: bool = False) -> None:
-    """Raises where names, shapes or types differ; it comes before load(), and before any setting is changed."""
+def compare(preconditioner: Preconditioner, saved: Mapping[str, Any], layers: Iterable[Layer]) -> None:
+    """Raises where names, shapes or types differ from those of a state that has curvature; it comes before load(), and
+    before any setting is changed."""
+    state = saved["state"]
     wanted: dict[str, tuple[tuple[int, ...], torch.dtype] | None] = {}
     of_workers: set[str] = set()
     numbers: dict[str, Any] = {}
@@ -85,33 +124,42 @@ def compare(preconditioner: Preconditioner, state: Mapping[str, Any], of_other_r
         if kind in (c.OWNED, c.OWNER_COPY):
             of_workers.add(name)
     preconditioner.visit_state(note, note_number, note_number)
-    width = block_width({"state": state})
+    width = block_width(saved)
     if width != 0 and width != numbers["block_width"]:
         raise DataError(f"[load_state_dict] the state has block_width = {width}, and here it is "
                         f"{numbers['block_width']} (-1: whole factors); pass block_width={width} to continue")
-    given = {name: (tuple(v.shape), v.dtype) if isinstance(v, torch.Tensor) else None for name, v in state.items()}
-    names = set(wanted) | set(given)
+    kinds = {found[0] for found in map(_SURPLUS.search, wanted) if found}
+    given = {name: (tuple(v.shape), v.dtype) if isinstance(v, torch.Tensor) else None for name, v in state.items()
+             if not (found := _SURPLUS.search(name)) or found[0] in kinds}
+    names, of_other_rank = set(wanted) | set(given), "of_other_rank" in saved
     if of_other_rank:
         names -= of_workers - set(given)
-    if of_other_rank or of_all_ranks:  # Every rank has the schedule of every statistic.
+    if of_other_rank or saved["rank"] is None:  # Every rank has the schedule of every statistic.
         names -= {name for name in set(given) - set(wanted) if not name.endswith("_refreshed_at")}
     wrong = [name for name in [*wanted, *sorted(set(given) - set(wanted))] if name in names
              and (name not in wanted or name not in given or wanted[name] != given[name])]
     if wrong:
+        of_ranks = _OF_RANKS if saved["rank"] is not None and saved["ranks"] > 1 else ()
+        check_options(saved, options_of(preconditioner.options), (*_SOMETIMES, *of_ranks))
         raise DataError(f"[load_state_dict] the state is of another model or other options: {len(wrong)} values "
-                        f"differ, the first is {_first(wrong, given, wanted)}")
+                        f"differ, the first is {_first(wrong, given, wanted, layers)}")
 
 
 _Values = Mapping[str, Optional[tuple[tuple[int, ...], torch.dtype]]]
 
 
-def _first(wrong: Sequence[str], given: _Values, wanted: _Values) -> str:
+def _first(wrong: Sequence[str], given: _Values, wanted: _Values, layers: Iterable[Layer]) -> str:
     """The first value of a layer, one that both have if there is one, and of that layer an inverse, which tells the
-    width."""
-    layers = [one for one in wrong if "." in one] or wrong
-    name = next((one for one in layers if one in given and one in wanted), layers[0])
-    layer = re.escape(name.rpartition(".")[0])
-    name = next((one for one in layers if re.fullmatch(layer + r"\.[ag]_inverse", one)), name)
+    width; or the layer, where only one of them has it."""
+    found = [one for one in wrong if "." in one] or wrong
+    name = next((one for one in found if one in given and one in wanted), found[0])
+    layer = name.rpartition(".")[0]
+    curved = re.compile(re.escape(layer) + r"\.([ag]_inverse|fisher)")
+    in_state, here = (any(map(curved.fullmatch, values)) for values in (given, wanted))
+    if in_state != here:
+        reason = next((f": {one.reason}" for one in layers if one.name == layer and one.reason), "")
+        return f"of layer {layer!r}, which has curvature {'in the state' if in_state else 'here'} alone{reason}"
+    name = next(filter(curved.fullmatch, found), name)
 
     def of(values: _Values) -> str:
         if name not in values:
@@ -121,13 +169,15 @@ def _first(wrong: Sequence[str], given: _Values, wanted: _Values) -> str:
     return f"{name!r}: {of(given)} in the state, {of(wanted)} here"
 
 
-def warn_of_fisher(state: Mapping[str, Any], here: str) -> None:
+def warn_of_mixture(state: Mapping[str, Any], fisher: str, here: Mapping[str, Any]) -> None:
     """Where the averages of the state are not those that this run makes."""
-    saved = state.get("fisher", here)
-    if saved != here and state["state"] is not None:
-        warnings.warn(f'[dkfac] the state has averages of fisher="{saved}", and this run continues them with those of '
-                      f'fisher="{here}", so that curvature is a mixture for about 1 / new_weight statistics; attach '
-                      f'with fisher="{saved}" to continue as before', stacklevel=4)
+    given = {**state.get("options", {}), **state}
+    for name, value, where in (("fisher", fisher, ""), ("sharing", here["sharing"], " of layers with positions")):
+        saved = given.get(name, value)
+        if saved != value and state["state"] is not None:
+            warnings.warn(f'[dkfac] the state has averages of {name}="{saved}", and this run continues them with those '
+                          f'of {name}="{value}", so that curvature{where} is a mixture for about 1 / new_weight '
+                          f'statistics; attach with {name}="{saved}" to continue as before', stacklevel=4)
 
 
 def load(preconditioner: Preconditioner, state: Mapping[str, Any]) -> None:

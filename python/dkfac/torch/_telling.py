@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 
 from .. import _structs as c
-from .._preconditioner import INTERVALS, StepReport
+from .._preconditioner import INTERVALS, StepReport, spelt
 from ._consistency import level_of_caller
 from ._coverage import Coverage, coverage_of, number
 from ._find import CLASSES
@@ -122,7 +122,8 @@ class Telling:
             parts.append(f"{number(found.frozen)} are frozen")
         if found.foreign:
             parts.append(f"{number(found.foreign)} of the optimizer's are none of this model's, and have no curvature")
-        parts.append(f"{said(settings)}, {self._intervals(settings)}, step_length={self._step_length()}")
+        parts.append(f"{said(settings)}, {self._intervals(settings)}, "
+                     f"step_length={spelt(self._options, 'step_length')}")
         if self.rejections.count:
             parts.append(f"{self.rejections.count} of {self.rejections.steps} steps were rejected")
         if recorder.setup.sampled:
@@ -135,11 +136,6 @@ class Telling:
         else:
             parts.append("nothing has been measured yet: forms, memory and cost are known after the first step")
         return ". ".join(parts)
-
-    def _step_length(self) -> str:
-        """With what "auto" is."""
-        given = {number: name for name, number in c.STEP_LENGTHS.items()}[self._options.step_length]
-        return given if given != "auto" else "none" if self._options.kl_clip > 0 else "gradient"
 
     def _intervals(self, settings: Mapping[str, float]) -> str:
         if self._adaptive:
