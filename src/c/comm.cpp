@@ -1,6 +1,5 @@
 #include <memory>
 #include <string>
-#include <utility>
 
 #include "dkfac/c/dkfac.h"
 #include "dkfac/comm/communicator.h"

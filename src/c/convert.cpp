@@ -1,7 +1,6 @@
 #include "c/convert.h"
 
 #include <limits>
-#include <string>
 
 #include "dkfac/c/dkfac.h"
 

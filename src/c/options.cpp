@@ -1,6 +1,4 @@
-#include <limits>
 #include <memory>
-#include <string>
 #include <utility>
 
 #include "dkfac/c/dkfac.h"

@@ -1,6 +1,4 @@
 #include <memory>
-#include <string>
-#include <utility>
 
 #include "dkfac/c/dkfac.h"
 

@@ -1,5 +1,4 @@
 #include <array>
-#include <cmath>
 
 #include "optim/first_order.h"
 

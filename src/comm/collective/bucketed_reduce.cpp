@@ -1,7 +1,6 @@
 #include "comm/collective/bucketed_reduce.h"
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 #include <utility>
 
@@ -9,7 +8,6 @@
 #include "dkfac/core/ops.h"
 
 #include "comm/collective/backend_collective.h"
-#include "comm/collective/wire.h"
 #include "core/shared/index.h"
 
 namespace dkfac::comm {

@@ -1,8 +1,6 @@
 #pragma once
 
-#include <memory>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include "dkfac/core/stream.h"

@@ -1,6 +1,5 @@
 #include "comm/transport/handshake.h"
 
-#include <algorithm>
 #include <cstring>
 #include <type_traits>
 

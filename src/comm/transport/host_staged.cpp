@@ -1,5 +1,4 @@
 #include <exception>
-#include <numeric>
 #include <utility>
 
 #include "dkfac/comm/on_device.h"

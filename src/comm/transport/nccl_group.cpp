@@ -4,9 +4,6 @@
 #include <cstdint>
 #include <cstring>
 #include <exception>
-#include <utility>
-
-#include "dkfac/core/error.h"
 
 #include "core/shared/backoff.h"
 #include "core/shared/cuda/device_guard.h"

@@ -11,7 +11,7 @@
 
 #include <nccl.h>
 
-#include "dkfac/comm/nccl.h"
+#include "dkfac/comm/communicator.h"
 #include "dkfac/core/error.h"
 #include "dkfac/core/stream.h"
 

@@ -1,6 +1,5 @@
 #include "comm/transport/peer_task.h"
 
-#include <exception>
 #include <utility>
 #include <vector>
 

@@ -3,7 +3,6 @@
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
-#include <string_view>
 
 #include "dkfac/core/error.h"
 

@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <numeric>
-#include <poll.h>
 #include <utility>
 
 #include "dkfac/core/error.h"

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <poll.h>
 #include <sys/resource.h>
 #include <unistd.h>

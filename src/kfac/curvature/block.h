@@ -15,7 +15,7 @@
 #include "dkfac/kfac/options.h"
 
 #include "core/shared/checks.h"
-#include "kfac/curvature/inverse_sharing.h"
+#include "kfac/curvature/shared_part.h"
 #include "kfac/curvature/statistic.h"
 #include "kfac/inverse/layer_curvature.h"
 #include "kfac/inverse/refresh.h"

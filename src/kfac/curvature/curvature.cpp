@@ -1,7 +1,6 @@
 #include "kfac/curvature/curvature.h"
 
 #include <algorithm>
-#include <string>
 #include <utility>
 
 #include "core/shared/activity_timer.h"

@@ -1,7 +1,6 @@
 #include "kfac/curvature/recorder.h"
 
 #include <bit>
-#include <utility>
 
 #include "dkfac/core/ops.h"
 

@@ -5,7 +5,6 @@
 #include "dkfac/core/error.h"
 #include "dkfac/core/ops.h"
 #include "dkfac/kfac/assignment.h"
-#include "dkfac/kfac/statistics.h"
 
 #include "comm/collective/worker_grid.h"
 #include "core/shared/index.h"

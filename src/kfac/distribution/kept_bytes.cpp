@@ -2,9 +2,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <vector>
-
-#include "dkfac/kfac/statistics.h"
 
 #include "core/shared/aligned_rows.h"
 #include "core/shared/index.h"

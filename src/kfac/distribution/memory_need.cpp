@@ -7,7 +7,6 @@
 #include <numeric>
 
 #include "dkfac/core/error.h"
-#include "dkfac/kfac/assignment.h"
 
 #include "comm/collective/host_device_pair.h"
 #include "core/shared/available_memory.h"

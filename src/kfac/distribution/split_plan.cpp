@@ -4,7 +4,6 @@
 
 #include "dkfac/core/error.h"
 
-#include "core/shared/index.h"
 #include "kfac/inverse/split_inverse.h"
 
 namespace dkfac::kfac {

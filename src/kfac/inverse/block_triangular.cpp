@@ -1,7 +1,5 @@
 #include "kfac/inverse/block_triangular.h"
 
-#include <algorithm>
-
 #include "dkfac/core/ops.h"
 
 #include "core/shared/host.h"

@@ -1,7 +1,6 @@
 #include "kfac/inverse/failed_factor.h"
 
 #include <cmath>
-#include <cstdint>
 #include <exception>
 #include <filesystem>
 #include <fstream>

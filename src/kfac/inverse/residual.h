@@ -1,6 +1,5 @@
 #pragma once
 
-#include "dkfac/core/context.h"
 #include "dkfac/core/tensor_view.h"
 
 #include "core/shared/kernel.h"

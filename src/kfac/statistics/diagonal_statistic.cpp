@@ -5,7 +5,6 @@
 #include "dkfac/core/error.h"
 #include "dkfac/core/ops.h"
 
-#include "core/shared/checks.h"
 #include "core/shared/host.h"
 
 namespace dkfac::kfac {

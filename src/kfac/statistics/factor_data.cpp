@@ -1,6 +1,5 @@
 #include "kfac/statistics/factor_data.h"
 
-#include <algorithm>
 #include <cmath>
 
 #include "dkfac/core/error.h"

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cmath>
-#include <string_view>
 
 #include "dkfac/core/error.h"
 #include "dkfac/core/ops.h"

@@ -2,12 +2,9 @@
 
 #include <cstdint>
 
-#include "dkfac/core/half.h"
-
 #include "core/shared/cuda/device_code.h"
 #include "core/shared/half_bits.h"
 #include "kfac/shared/clip_rule.h"
-#include "optim/elementwise_passes.h"
 #include "optim/kfac_rule.h"
 #include "optim/update_rules.h"
 

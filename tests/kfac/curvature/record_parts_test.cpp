@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "kfac/curvature/kronecker_block.h"
 #include "kfac/planned_table.h"
 #include "support/near.h"
 #include "support/tensors.h"

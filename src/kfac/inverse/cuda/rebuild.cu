@@ -1,5 +1,4 @@
 #include "dkfac/core/ops.h"
-#include "dkfac/kfac/report.h"
 
 #include "core/shared/cuda/batched.h"
 #include "core/shared/cuda/launch.cuh"

@@ -1,8 +1,6 @@
 #include <algorithm>
 #include <limits>
 
-#include "dkfac/kfac/report.h"
-
 #include "core/shared/cuda/launch.cuh"
 #include "kfac/inverse/cuda/eigen_functors.h"
 #include "kfac/inverse/cuda/probe_functors.h"

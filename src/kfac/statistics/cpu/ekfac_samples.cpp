@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <string_view>
 
 #include "dkfac/core/ops.h"
 

@@ -1,4 +1,3 @@
-#include <string_view>
 
 #include "core/shared/cuda/launch.cuh"
 #include "core/shared/host.h"
