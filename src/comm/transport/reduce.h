@@ -3,10 +3,20 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <type_traits>
 
 #include "dkfac/comm/communicator.h"
 
+#include "core/shared/element.h"
+
 namespace dkfac::comm {
+
+/// Type in which elements of type T are added, on hosts and devices. Unsigned for i32, because a
+/// sum of flags or counters may wrap but must stay defined.
+template <class T>
+using SumOf =
+    std::conditional_t<element::is_half<T>, float,
+                       std::conditional_t<std::is_same_v<T, std::int32_t>, std::uint32_t, T>>;
 
 /// out[i] = reduction over r of inputs[r][i], in the order of sum_order(): that of r up to 8 ranks,
 /// and a tree beyond. This defines sums on every host backend. f64, f32 and i32 are summed in their

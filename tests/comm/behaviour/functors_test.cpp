@@ -5,6 +5,7 @@
 #include "comm/conformance.h"
 #include "comm/transport/cuda/segment_functors.h"
 #include "comm/transport/reduce.h"
+#include "core/shared/cuda/reduce_ops.h"
 
 // Device functors, run on the host: the same bits as the host backend, and no stray access.
 namespace dkfac::comm::testing {
@@ -48,7 +49,7 @@ void expect_same_bits(ReduceOp op, int ranks) {
 template <class T>
 void expect_same_sums() {
   for (const int ranks : {1, 2, 3, 8, 9, 12, 100, cuda::kMaxRanks})
-    expect_same_bits<T, dkfac::cuda::Sum<typename cuda::Element<T>::Wide>>(ReduceOp::sum, ranks);
+    expect_same_bits<T, dkfac::cuda::Sum<SumOf<T>>>(ReduceOp::sum, ranks);
 }
 
 }  // namespace

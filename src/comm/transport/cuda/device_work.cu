@@ -23,7 +23,7 @@ void check_count(std::size_t count, const char* what) {
               kMaxRanks, " fit into a kernel's arguments");
 }
 
-template <class T, class Op>
+template <class T, class Op = dkfac::cuda::Sum<SumOf<T>>>
 void reduce_as(const Stream& stream, std::span<const std::byte* const> inputs, std::int64_t count,
                std::span<std::byte* const> outputs) {
   ReduceInOrder<T, Op> kernel{};
@@ -32,12 +32,6 @@ void reduce_as(const Stream& stream, std::span<const std::byte* const> inputs, s
   for (std::size_t k = 0; k < outputs.size(); ++k)
     kernel.outputs[k] = reinterpret_cast<T*>(outputs[k]);
   dkfac::cuda::for_each(stream, count, kernel);
-}
-
-template <class T>
-void sum_as(const Stream& stream, std::span<const std::byte* const> inputs, std::int64_t count,
-            std::span<std::byte* const> outputs) {
-  reduce_as<T, dkfac::cuda::Sum<typename Element<T>::Wide>>(stream, inputs, count, outputs);
 }
 
 template <class Word>
@@ -74,17 +68,17 @@ void reduce(const Stream& stream, ReduceOp op, DType dtype,
     case DType::f64:
       return op == ReduceOp::max
                  ? reduce_as<double, dkfac::cuda::Max<double>>(stream, inputs, count, outputs)
-                 : sum_as<double>(stream, inputs, count, outputs);
+                 : reduce_as<double>(stream, inputs, count, outputs);
     case DType::f32:
       return op == ReduceOp::max
                  ? reduce_as<float, dkfac::cuda::Max<float>>(stream, inputs, count, outputs)
-                 : sum_as<float>(stream, inputs, count, outputs);
+                 : reduce_as<float>(stream, inputs, count, outputs);
     case DType::bf16:
-      return sum_as<bf16>(stream, inputs, count, outputs);
+      return reduce_as<bf16>(stream, inputs, count, outputs);
     case DType::f16:
-      return sum_as<f16>(stream, inputs, count, outputs);
+      return reduce_as<f16>(stream, inputs, count, outputs);
     case DType::i32:
-      return sum_as<std::int32_t>(stream, inputs, count, outputs);
+      return reduce_as<std::int32_t>(stream, inputs, count, outputs);
   }
 }
 

@@ -4,12 +4,9 @@
 #include <cstdint>
 #include <span>
 
-#include "dkfac/core/half.h"
-
+#include "comm/transport/reduce.h"
 #include "comm/transport/sum_order.h"
 #include "core/shared/cuda/device_code.h"
-#include "core/shared/cuda/reduce_ops.h"
-#include "core/shared/half_bits.h"
 
 /// Functors of collectives over the buffers of all ranks.
 namespace dkfac::comm::cuda {
@@ -18,31 +15,6 @@ namespace dkfac::comm::cuda {
 inline constexpr int kMaxRanks = 128;
 /// Partial sums that wait for another while that many ranks are added along the tree: log2.
 inline constexpr int kMostBelow = 7;
-
-/// Storage type T and its accumulation type, as in comm/transport/reduce.cpp.
-template <class T>
-struct Element {
-  using Wide = T;
-  static DKFAC_HD Wide load(T x) { return x; }
-  static DKFAC_HD T store(Wide x) { return x; }
-};
-/// Unsigned, because a sum of flags or counters may wrap but must stay defined.
-template <>
-struct Element<std::int32_t> {
-  using Wide = std::uint32_t;
-  static DKFAC_HD Wide load(std::int32_t x) { return static_cast<Wide>(x); }
-  static DKFAC_HD std::int32_t store(Wide x) { return static_cast<std::int32_t>(x); }
-};
-template <class Half>
-struct HalfElement {
-  using Wide = float;
-  static DKFAC_HD Wide load(Half x) { return detail::widen(x); }
-  static DKFAC_HD Half store(Wide x) { return detail::narrow<Half>(x); }
-};
-template <>
-struct Element<f16> : HalfElement<f16> {};
-template <>
-struct Element<bf16> : HalfElement<bf16> {};
 
 /// outputs[k][i] = reduction of inputs[.][i] along the steps of sum_order(), in the wide type,
 /// rounded once. An output may be one of the inputs.
@@ -54,11 +26,12 @@ struct ReduceInOrder {
   int inputs_count, outputs_count;
   DKFAC_HD void operator()(std::int64_t i) const {
     const Op op;
-    typename Element<T>::Wide below[kMostBelow];  // What is on the stack below `top`.
+    using Wide = SumOf<T>;
+    Wide below[kMostBelow];  // What is on the stack below `top`.
     int count = 0;
-    auto top = Element<T>::load(inputs[0][i]);
+    auto top = element::load<Wide>(inputs[0][i]);
     for (int r = 1; r < inputs_count; ++r) {
-      const auto part = Element<T>::load(inputs[r][i]);
+      const auto part = element::load<Wide>(inputs[r][i]);
       if (merges[r] == 0) {
         below[count++] = top;
         top = part;
@@ -67,7 +40,7 @@ struct ReduceInOrder {
       top = op(top, part);
       for (int m = 1; m < merges[r]; ++m) top = op(below[--count], top);
     }
-    const T result = Element<T>::store(top);
+    const T result = element::store<T>(top);
     for (int k = 0; k < outputs_count; ++k) outputs[k][i] = result;
   }
 };
