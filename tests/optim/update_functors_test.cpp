@@ -236,10 +236,10 @@ TYPED_TEST(Update, PublishesMastersRoundedToTheWire) {
 }
 
 TEST(OnWire, OfF32TakesDoublesAsTheyAre) {
-  EXPECT_EQ(OnWire<float>::saturated(0.1), static_cast<double>(0.1F));
-  EXPECT_TRUE(OnWire<float>::fits(1e38));
-  EXPECT_FALSE(OnWire<float>::fits(1e39));
-  EXPECT_FALSE(OnWire<bf16>::fits(std::nan("")));
+  EXPECT_EQ(element::rounded_to<float>(0.1), static_cast<double>(0.1F));
+  EXPECT_TRUE(fits_wire<float>(1e38));
+  EXPECT_FALSE(fits_wire<float>(1e39));
+  EXPECT_FALSE(fits_wire<bf16>(std::nan("")));
 }
 
 }  // namespace

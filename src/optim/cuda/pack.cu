@@ -3,6 +3,7 @@
 
 #include "core/shared/cuda/launch.cuh"
 #include "core/shared/host.h"
+#include "kfac/shared/array_functors.h"
 #include "optim/backend_updates.h"
 #include "optim/cuda/pack_functors.h"
 #include "optim/cuda/update_functors.h"
@@ -12,6 +13,7 @@ namespace dkfac::optim::cuda {
 
 using dkfac::cuda::reduce_rows;
 using dkfac::cuda::Sum;
+using kfac::Load, kfac::Store;
 
 void upload_parts(Context& ctx, const std::vector<PackedPart>& parts, PackTable& table) {
   with_real("pack", table.dtype, [&](auto zero) {
@@ -38,9 +40,9 @@ void pack_chunks(Context& ctx, PackTable& table, std::int64_t first, std::int64_
     using T = decltype(zero);
     const auto* chunks = static_cast<const PackEntry<T>*>(table.chunks.view().raw()) + first;
     reduce_rows<double>(ctx, count, kPackChunk, Sum<double>{},
-                        PackElement<T>{chunks, static_cast<T>(factor)}, StoreSum<double>{counts});
+                        PackElement<T>{chunks, static_cast<T>(factor)}, Store<double>{counts});
   });
-  reduce_rows<double>(ctx, 1, count, Sum<double>{}, LoadSum{counts},
+  reduce_rows<double>(ctx, 1, count, Sum<double>{}, Load<double>{counts},
                       AddTo{nonfinite.data<float>()});
 }
 

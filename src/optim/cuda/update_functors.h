@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "core/shared/cuda/device_code.h"
-#include "core/shared/half_bits.h"
+#include "core/shared/element.h"
 #include "kfac/shared/clip_rule.h"
 #include "optim/kfac_rule.h"
 #include "optim/update_rules.h"
@@ -138,43 +138,8 @@ struct RescaleFactor {
   }
 };
 
-/// Conversion of values in the type T of the parameters to a wire type: saturated() rounds as the
-/// values are sent, fits() is whether the wire type holds a finite value.
-template <class Wire>
-struct OnWire {
-  template <class T>
-  static DKFAC_HD T saturated(T x) {
-    return detail::quantize<Wire>(x);
-  }
-  template <class T>
-  static DKFAC_HD Wire pack(T x) {
-    return detail::narrow<Wire>(x);
-  }
-  template <class T>
-  static DKFAC_HD bool fits(T x) {
-    const float back = detail::widen(detail::narrow<Wire>(x));
-    return back - back == 0;
-  }
-};
-template <>
-struct OnWire<float> {
-  template <class T>
-  static DKFAC_HD T saturated(T x) {
-    return static_cast<T>(static_cast<float>(x));
-  }
-  template <class T>
-  static DKFAC_HD float pack(T x) {
-    return static_cast<float>(x);
-  }
-  template <class T>
-  static DKFAC_HD bool fits(T x) {
-    const float back = static_cast<float>(x);
-    return back - back == 0;
-  }
-};
-
 /// The part of a K-FAC update that follows the norms: rescaling, the paper's momentum, and masters
-/// rounded to the wire.
+/// rounded to the wire, which saturates.
 template <class T, class Wire>
 struct KfacFinish {
   PartTable<T> table;
@@ -187,22 +152,11 @@ struct KfacFinish {
       if (factor != 1) p.out[i] = value *= factor;
       if (paper) p.states[i] = paper_momentum(value, p.states[i]);
       if (p.rounded == nullptr) return;
-      const T rounded = OnWire<Wire>::saturated(value);
+      const T rounded = element::rounded_to<Wire>(value);
       p.rounded[i] = rounded;
-      if (p.block != nullptr) static_cast<Wire*>(p.block)[i] = OnWire<Wire>::pack(rounded);
+      if (p.block != nullptr) static_cast<Wire*>(p.block)[i] = element::store<Wire>(rounded);
     });
   }
-};
-
-/// Element k of an array; the row is ignored.
-struct LoadSum {
-  const double* values;
-  DKFAC_HD double operator()(std::int64_t, std::int64_t k) const { return values[k]; }
-};
-template <class Value>
-struct StoreSum {
-  Value* values;
-  DKFAC_HD void operator()(std::int64_t i, Value value) const { values[i] = value; }
 };
 
 }  // namespace dkfac::optim::cuda

@@ -53,13 +53,20 @@ struct OfRescaled {
 template <class T>
 using RescaledSquares = ChunkTerm<T, OfRescaled<T>>;
 
+/// Whether the wire type holds x as a finite value.
+template <class Wire, class T>
+DKFAC_HD bool fits_wire(T x) {
+  const auto back = element::load<float>(element::store<Wire>(x));
+  return back - back == 0;
+}
+
 /// 1 for every element of a master out of the range of the wire.
 template <class T, class Wire>
 struct OfPastWire {
   using Value = double;
   static DKFAC_HD bool asks(const PartEntry<T>& part) { return part.rounded != nullptr; }
   static DKFAC_HD double value(const PartEntry<T>& part, std::int64_t i) {
-    return OnWire<Wire>::fits(part.out[i]) ? 0 : 1;
+    return fits_wire<Wire>(part.out[i]) ? 0 : 1;
   }
 };
 template <class T, class Wire>

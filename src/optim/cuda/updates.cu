@@ -4,6 +4,7 @@
 
 #include "core/shared/cuda/launch.cuh"
 #include "core/shared/host.h"
+#include "kfac/shared/array_functors.h"
 #include "optim/backend_updates.h"
 #include "optim/cuda/update_functors.h"
 #include "optim/cuda/update_sums.h"
@@ -16,6 +17,7 @@ using dkfac::cuda::for_each;
 using dkfac::cuda::for_each_2d;
 using dkfac::cuda::reduce_rows;
 using dkfac::cuda::Sum;
+using kfac::Load, kfac::Store;
 
 template <class T>
 PartEntry<T> entry_of(const UpdatedPart& part, std::int64_t first_chunk) {
@@ -65,8 +67,7 @@ void with_wire(std::optional<DType> wire, Body body) {
 template <class Value, class T, class Map, class Out>
 void sum_parts(Context& ctx, UpdateTable& table, const PartTable<T>& on, Map map, Out out) {
   auto* sums = static_cast<Value*>(table.sums.view().raw());
-  reduce_rows<Value>(ctx, table.chunk_count, kChunkElements, Sum<Value>{}, map,
-                     StoreSum<Value>{sums});
+  reduce_rows<Value>(ctx, table.chunk_count, kChunkElements, Sum<Value>{}, map, Store<Value>{sums});
   reduce_rows<Value>(ctx, parts_of(table), table.most_chunks, Sum<Value>{},
                      OfPart<T, Value>{on.parts, sums}, out);
 }
@@ -81,9 +82,9 @@ template <class T, class Wire>
 void count_saturated(Context& ctx, UpdateTable& table, const PartTable<T>& on, TensorView count) {
   double* sums = table.sums.data<double>();
   reduce_rows<double>(ctx, table.chunk_count, kChunkElements, Sum<double>{}, PastWire<T, Wire>{on},
-                      StoreSum<double>{sums});
-  reduce_rows<double>(ctx, 1, table.chunk_count, Sum<double>{}, LoadSum{sums},
-                      StoreSum<double>{count.data<double>()});
+                      Store<double>{sums});
+  reduce_rows<double>(ctx, 1, table.chunk_count, Sum<double>{}, Load<double>{sums},
+                      Store<double>{count.data<double>()});
 }
 
 }  // namespace

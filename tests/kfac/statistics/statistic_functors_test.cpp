@@ -224,8 +224,8 @@ TEST(BatchNormFunctors, EqualTheDefinition) {
       const StoreGradients<double, double> store{rows.data(), true, shape, statistic(batch.inv_std),
                                                  3};
       for (std::int64_t item = shape.n * shape.channels - 1; item >= 0; --item)
-        store(item, reduce_backwards<PositionSums<double>>(item, shape.positions,
-                                                           AddPositions<double>{}, term));
+        store(item, reduce_backwards<PositionSums<double>>(
+                        item, shape.positions, dkfac::cuda::Sum<PositionSums<double>>{}, term));
       for (std::int64_t n = 0; n < shape.n; ++n)
         for (const double g : batch.gradients(n, 3)) expected.push_back(g);
       EXPECT_TRUE(std::isnan(rows.back()));
@@ -245,7 +245,8 @@ TEST(BatchNormFunctors, MultiplyGradientsOfEachSample) {
                                    sample_scale};
     const StoreFisher<double> store{out.data(), count, 3, 0.5, beta};
     for (std::int64_t c = 0; c < 2; ++c)
-      store(c, reduce_backwards<GradientProducts>(c, 2, AddProducts{}, term));
+      store(c,
+            reduce_backwards<GradientProducts>(c, 2, dkfac::cuda::Sum<GradientProducts>{}, term));
     return out;
   };
   EXPECT_EQ(fisher(3, true, 1, 1),

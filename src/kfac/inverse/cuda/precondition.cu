@@ -5,7 +5,7 @@
 #include "core/shared/host.h"
 #include "kfac/inverse/backend_inverse.h"
 #include "kfac/inverse/cuda/precondition_functors.h"
-#include "kfac/inverse/cuda/store.h"
+#include "kfac/shared/array_functors.h"
 
 namespace dkfac::kfac::cuda {
 

@@ -8,7 +8,7 @@
 #include "kfac/inverse/cuda/rebuild.h"
 #include "kfac/inverse/cuda/refresh_functors.h"
 #include "kfac/inverse/cuda/residual_check.h"
-#include "kfac/inverse/cuda/store.h"
+#include "kfac/shared/array_functors.h"
 
 namespace dkfac::kfac::cuda {
 namespace {

@@ -14,8 +14,8 @@
 #include "kfac/inverse/backend_refresh.h"
 #include "kfac/inverse/cuda/rebuild.h"
 #include "kfac/inverse/cuda/refresh_functors.h"
-#include "kfac/inverse/cuda/store.h"
 #include "kfac/inverse/diagonal_factor.h"
+#include "kfac/shared/array_functors.h"
 
 namespace dkfac::kfac::cuda {
 namespace {
@@ -156,7 +156,7 @@ class Blocks {
       if (groups == 1) continue;
       const ConstTensorView all = state_.group_stages;
       reduce_rows<std::int32_t>(ctx, 1, groups, dkfac::cuda::Max<std::int32_t>{},
-                                Element{all.data<std::int32_t>() + first_group_[i]},
+                                Load<std::int32_t>{all.data<std::int32_t>() + first_group_[i]},
                                 Store<std::int32_t>{state_.stages.data<std::int32_t>() + i});
     }
   }

@@ -8,12 +8,6 @@
 /// Conversion of averages to the matrices to factorise, and of results to inverses, on the device.
 namespace dkfac::kfac::cuda {
 
-/// x[i]
-struct Element {
-  const std::int32_t* x;
-  DKFAC_HD std::int32_t operator()(std::int64_t, std::int64_t i) const { return x[i]; }
-};
-
 /// Lower triangles of x[count,d,d] = M + damping*I, or damping*I where the curvature is zero.
 template <class T>
 struct UnpackDamped {

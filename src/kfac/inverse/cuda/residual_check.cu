@@ -5,9 +5,9 @@
 #include "kfac/inverse/cuda/eigen_functors.h"
 #include "kfac/inverse/cuda/probe_functors.h"
 #include "kfac/inverse/cuda/residual_check.h"
-#include "kfac/inverse/cuda/store.h"
 #include "kfac/inverse/robust_inverse.h"
 #include "kfac/schedule/cuda/step_functors.h"
+#include "kfac/shared/array_functors.h"
 
 namespace dkfac::kfac::cuda {
 namespace {

@@ -2,6 +2,7 @@
 #include "core/shared/host.h"
 #include "kfac/precondition/backend_clip.h"
 #include "kfac/precondition/cuda/clip_functors.h"
+#include "kfac/shared/array_functors.h"
 
 namespace dkfac::kfac::cuda {
 
@@ -11,7 +12,7 @@ using dkfac::cuda::reduce_rows;
 void add_up(Context& ctx, ConstTensorView products, ConstTensorView scales, TensorView total) {
   reduce_rows<double>(ctx, 1, products.numel(), dkfac::cuda::Sum<double>{},
                       LoadProduct{products.data<double>(), scales.data<double>()},
-                      StoreTotal{total.data<double>()});
+                      Store<double>{total.data<double>()});
 }
 
 void find_kl_factor(Context& ctx, double kappa, double lr, ConstTensorView total,

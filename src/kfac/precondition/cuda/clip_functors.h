@@ -12,10 +12,6 @@ struct LoadProduct {
   const double *values, *scales;
   DKFAC_HD double operator()(std::int64_t, std::int64_t k) const { return scales[k] * values[k]; }
 };
-struct StoreTotal {
-  double* value;
-  DKFAC_HD void operator()(std::int64_t, double sum) const { *value = sum; }
-};
 
 struct KlFactor {
   double kappa, lr;

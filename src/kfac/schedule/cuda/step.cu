@@ -3,6 +3,7 @@
 #include "kfac/schedule/backend_step.h"
 #include "kfac/schedule/cuda/drift_functors.h"
 #include "kfac/schedule/cuda/step_functors.h"
+#include "kfac/shared/array_functors.h"
 
 namespace dkfac::kfac::cuda {
 
@@ -26,7 +27,7 @@ void packed_diagonals(Context& ctx, ConstTensorView packed, std::int64_t dim, Te
     const std::int64_t parts = out.numel(), each = triangles / parts * dim;
     reduce_rows<double>(ctx, parts, each, Sum<double>{},
                         PackedDiagonal<T>{packed.data<T>(), dim, each},
-                        StoreNumber{out.data<double>()});
+                        Store<double>{out.data<double>()});
   });
 }
 
@@ -34,7 +35,7 @@ void sum_of_squares(Context& ctx, ConstTensorView x, TensorView out) {
   with_real("sum of squares", x.dtype(), [&](auto zero) {
     using T = decltype(zero);
     reduce_rows<double>(ctx, 1, x.numel(), Sum<double>{}, Square<T>{x.data<T>()},
-                        StoreNumber{out.data<double>()});
+                        Store<double>{out.data<double>()});
   });
 }
 

@@ -31,9 +31,4 @@ struct Square {
   }
 };
 
-struct StoreNumber {
-  double* out;
-  DKFAC_HD void operator()(std::int64_t row, double value) const { out[row] = value; }
-};
-
 }  // namespace dkfac::kfac

@@ -7,6 +7,8 @@
 namespace dkfac::kfac::cuda {
 namespace {
 
+using dkfac::cuda::Sum;
+
 NormStatistic statistic(ConstTensorView x, NormOver over) {
   if (over == NormOver::channels) return {x.raw(), x.dtype(), 0, 0, x.stride(0)};
   if (x.ndim() == 1) return {x.raw(), x.dtype(), 0, x.stride(0)};
@@ -30,10 +32,10 @@ void sum_positions(Context& ctx, const NormData& data, TensorView rows) {
   const std::int64_t items = data.n * data.channels;
   // Neighbouring threads read adjacent memory.
   if (shape.nhwc)
-    return dkfac::cuda::reduce_cols<PositionSums<T>>(ctx, items, data.positions, AddPositions<T>{},
-                                                     term, store);
-  dkfac::cuda::reduce_rows<PositionSums<T>>(ctx, items, data.positions, AddPositions<T>{}, term,
-                                            store);
+    return dkfac::cuda::reduce_cols<PositionSums<T>>(ctx, items, data.positions,
+                                                     Sum<PositionSums<T>>{}, term, store);
+  dkfac::cuda::reduce_rows<PositionSums<T>>(ctx, items, data.positions, Sum<PositionSums<T>>{},
+                                            term, store);
 }
 
 /// Adds the products of n samples.
@@ -43,7 +45,8 @@ void add_sample_products(Context& ctx, const ProductTerm<R>& term, std::int64_t 
   with_real(kNormFisher, fisher.dtype(), [&](auto zero) {
     using T = decltype(zero);
     const StoreFisher<T> store{fisher.data<T>(), fisher.dim(0), fisher.stride(0), scale, beta};
-    dkfac::cuda::reduce_cols<GradientProducts>(ctx, term.channels, n, AddProducts{}, term, store);
+    dkfac::cuda::reduce_cols<GradientProducts>(ctx, term.channels, n, Sum<GradientProducts>{}, term,
+                                               store);
   });
 }
 

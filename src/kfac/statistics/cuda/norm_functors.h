@@ -17,12 +17,9 @@ struct PositionSums {
   T dy, product;
 };
 template <class T>
-struct AddPositions {
-  DKFAC_HD PositionSums<T> identity() const { return {0, 0}; }
-  DKFAC_HD PositionSums<T> operator()(PositionSums<T> a, PositionSums<T> b) const {
-    return {a.dy + b.dy, a.product + b.product};
-  }
-};
+DKFAC_HD PositionSums<T> operator+(PositionSums<T> a, PositionSums<T> b) {
+  return {a.dy + b.dy, a.product + b.product};
+}
 
 /// mean or inv_std, of any floating dtype: of a channel of a group, or with NormOver::channels of a
 /// row, which belongs to no group (strides 0).
@@ -115,12 +112,9 @@ struct StoreGradients {
 struct GradientProducts {
   double gamma_gamma, gamma_beta, beta_beta;
 };
-struct AddProducts {
-  DKFAC_HD GradientProducts identity() const { return {0, 0, 0}; }
-  DKFAC_HD GradientProducts operator()(GradientProducts a, GradientProducts b) const {
-    return {a.gamma_gamma + b.gamma_gamma, a.gamma_beta + b.gamma_beta, a.beta_beta + b.beta_beta};
-  }
-};
+DKFAC_HD inline GradientProducts operator+(GradientProducts a, GradientProducts b) {
+  return {a.gamma_gamma + b.gamma_gamma, a.gamma_beta + b.gamma_beta, a.beta_beta + b.beta_beta};
+}
 /// R: type of the gradients.
 template <class R>
 struct ProductTerm {

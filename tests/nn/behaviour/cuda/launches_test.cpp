@@ -158,8 +158,8 @@ std::map<std::string, int> launches_of(FusionUse fusions, bool has_statistics) {
 /// Where no convolution sums over the batch, nothing reads the activations for the Fisher of a
 /// normalisation: it is made of what the backward pass leaves of each sample.
 TEST(Launches, OfAStepWithStatisticsHaveNoPassForTheFisherOfANormalisation) {
-  const std::string pass = "reduce_cols PositionSums AddPositions PositionTerm StoreGradients",
-                    products = "reduce_cols GradientProducts AddProducts ProductTerm StoreFisher",
+  const std::string pass = "reduce_cols PositionSums Sum PositionTerm StoreGradients",
+                    products = "reduce_cols GradientProducts Sum ProductTerm StoreFisher",
                     sums = "sum_columns SampleGradientRows StoreSampleGradients",
                     of_batch = "sum_columns GradientRows StorePairs";
   auto separate = launches_of(FusionUse::off, true), fused = launches_of(FusionUse::on, true);
