@@ -18,12 +18,6 @@ struct AdamwPass {
 
   template <class T>
   using Rule = AdamwRule<T>;
-  [[nodiscard]] DKFAC_HD AdamwPass scaled(double rate, double decay) const {
-    AdamwPass own = *this;
-    own.lr *= rate;
-    own.weight_decay *= decay;
-    return own;
-  }
 };
 
 /// States: first and second moment.

@@ -14,4 +14,12 @@ struct ElementState {
   [[nodiscard]] DKFAC_HD T& operator[](std::int64_t s) const { return first[s * stride]; }
 };
 
+/// The pass of a parameter whose rate and weight decay have these multipliers.
+template <class Pass>
+[[nodiscard]] DKFAC_HD Pass scaled(Pass pass, double rate, double decay) {
+  pass.lr *= rate;
+  pass.weight_decay *= decay;
+  return pass;
+}
+
 }  // namespace dkfac::optim

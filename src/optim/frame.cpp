@@ -36,6 +36,12 @@ int OptimizerFrame::checked(LayerId id, const char* operation) const {
   return layer;
 }
 
+std::vector<comm::Slot> OptimizerFrame::blocks(std::span<const int> owners) const {
+  std::vector<comm::Slot> slots;
+  for (std::size_t i = 0; i < layers.size(); ++i) slots.push_back({owners[i], layers[i].numel()});
+  return slots;
+}
+
 void OptimizerFrame::agree(std::string_view optimizer, const std::string& options,
                            double grad_worker_fraction, comm::Repeated repeated) {
   DKFAC_CHECK(!prepared, "[prepare] was called before");

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "dkfac/core/context.h"
 #include "dkfac/optim/optimizer.h"
 
+#include "comm/collective/bucketed_reduce.h"
 #include "comm/collective/flag_message.h"
 #include "comm/collective/stream_join.h"
 #include "comm/collective/worker_grid.h"
@@ -34,6 +36,8 @@ struct OptimizerFrame {
   [[nodiscard]] LayerId add_layer(std::string name, LayerSpec spec, LayerParams params);
   /// Returns the index of a layer; throws InvalidArgument if it does not exist.
   [[nodiscard]] int checked(LayerId id, const char* operation) const;
+  /// The parameters of all layers as blocks of an all-gather. owners: of each layer.
+  [[nodiscard]] std::vector<comm::Slot> blocks(std::span<const int> owners) const;
   /// First part of prepare(); collective. Checks that layers and options (`options`: everything
   /// that must be equal, one per line) agree between ranks, and that ranks which repeat a
   /// computation get bitwise identical results. Broadcasts the parameters of rank 0.

@@ -179,11 +179,7 @@ void Kfac::prepare() {
   step_.prepare(frame_.grid, 0);
   const int count = step_.curvature().layers();
   std::vector<int> owners;
-  std::vector<comm::Slot> slots;
-  for (int i = 0; i < count; ++i) {
-    owners.push_back(step_.curvature().layer(i).owners.layer);
-    slots.push_back({owners.back(), frame_.layers[static_cast<std::size_t>(i)].numel(), 0});
-  }
+  for (int i = 0; i < count; ++i) owners.push_back(step_.curvature().layer(i).owners.layer);
   gradients_.emplace(frame_,
                      GradientOptions{.recipients = comm::Recipients::workers,
                                      .loss_reduction = o.loss_reduction,
@@ -197,12 +193,11 @@ void Kfac::prepare() {
   if (by_model()) {
     std::vector<QuadraticStep::Role> roles;
     for (int i = 0; i < count; ++i)
-      roles.push_back({owners[static_cast<std::size_t>(i)], step_.curvature().owns(i),
-                       step_.curvature().is_worker_of(i),
+      roles.push_back({step_.curvature().owns(i), step_.curvature().is_worker_of(i),
                        step_.curvature().layer(i).has_curvature()});
-    quadratic_.emplace(frame_, roles, options_.weight_decay);
+    quadratic_.emplace(frame_, owners, roles, options_.weight_decay);
   } else {
-    weights_.emplace(frame_.ctx, frame_.grid, "weights", std::move(slots),
+    weights_.emplace(frame_.ctx, frame_.grid, "weights", frame_.blocks(owners),
                      options_.curvature.communication.weight_wire.value_or(frame_.dtype()));
     saturated_ = comm::HostDevicePair(frame_.ctx, {1}, DType::f64);
     std::vector<UpdatedPart> parts;

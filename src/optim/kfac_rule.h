@@ -22,12 +22,6 @@ struct KfacPass {
 
   template <class T>
   using Rule = KfacRule<T>;
-  [[nodiscard]] DKFAC_HD KfacPass scaled(double rate, double decay) const {
-    KfacPass own = *this;
-    own.lr *= rate;
-    own.weight_decay *= decay;
-    return own;
-  }
 };
 
 template <class T>

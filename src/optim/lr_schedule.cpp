@@ -30,6 +30,13 @@ void check_knots(const char* what, const Knots& knots) {
   }
 }
 
+void check_ends(const char* what, double lr0, double last, double start, double end) {
+  DKFAC_CHECK(lr0 >= 0 && std::isfinite(lr0) && last >= 0 && std::isfinite(last), "[", what,
+              "] lr0 is ", lr0, " and last is ", last, "; both must be finite and not negative");
+  DKFAC_CHECK(start >= 0 && end > start && std::isfinite(end), "[", what, "] start is ", start,
+              " and end is ", end, "; end > start >= 0 must hold");
+}
+
 }  // namespace
 
 double PolynomialLr::at(double epoch) const {
@@ -40,11 +47,7 @@ double PolynomialLr::at(double epoch) const {
 }
 
 void PolynomialLr::validate() const {
-  DKFAC_CHECK(lr0 >= 0 && std::isfinite(lr0) && last >= 0 && std::isfinite(last),
-              "[polynomial lr] lr0 is ", lr0, " and last is ", last,
-              "; both must be finite and not negative");
-  DKFAC_CHECK(start >= 0 && end > start && std::isfinite(end), "[polynomial lr] start is ", start,
-              " and end is ", end, "; end > start >= 0 must hold");
+  check_ends("polynomial lr", lr0, last, start, end);
   DKFAC_CHECK(power > 0 && std::isfinite(power), "[polynomial lr] power is ", power,
               "; it must be positive and finite");
 }
@@ -69,13 +72,7 @@ double CosineLr::at(double epoch) const {
   return std::lerp(last, lr0, (1 + std::cos(std::numbers::pi * t)) / 2);
 }
 
-void CosineLr::validate() const {
-  DKFAC_CHECK(lr0 >= 0 && std::isfinite(lr0) && last >= 0 && std::isfinite(last),
-              "[cosine lr] lr0 is ", lr0, " and last is ", last,
-              "; both must be finite and not negative");
-  DKFAC_CHECK(start >= 0 && end > start && std::isfinite(end), "[cosine lr] start is ", start,
-              " and end is ", end, "; end > start >= 0 must hold");
-}
+void CosineLr::validate() const { check_ends("cosine lr", lr0, last, start, end); }
 
 double StepLr::at(double epoch) const {
   if (std::isnan(epoch)) return epoch;

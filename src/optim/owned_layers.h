@@ -81,10 +81,7 @@ class OwnedLayers {
       : frame_(frame), owners_(frame.layers.size(), 0) {
     if (loads.empty()) return;
     owners_ = kfac::assign(loads, frame.comm->size());
-    std::vector<comm::Slot> slots;
-    for (std::size_t i = 0; i < owners_.size(); ++i)
-      slots.push_back({owners_[i], frame.layers[i].numel(), 0});
-    weights_.emplace(frame.ctx, frame.grid, "weights", std::move(slots), frame.dtype());
+    weights_.emplace(frame.ctx, frame.grid, "weights", frame.blocks(owners_), frame.dtype());
   }
 
   [[nodiscard]] const std::vector<int>& owners() const { return owners_; }

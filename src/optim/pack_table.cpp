@@ -8,14 +8,10 @@ PackTable make_pack_table(Context& ctx, const std::vector<ParameterLayer>& layer
                           std::span<const TensorView> packed) {
   std::vector<PackedPart> parts;
   for (std::size_t i = 0; i < layers.size(); ++i) {
-    const ParameterLayer& layer = layers[i];
-    const auto layer_index = static_cast<std::int64_t>(i);
-    if (layer.weight > 0)
-      parts.push_back(
-          {layer_index, layer.params.weight_grad.flat(), packed[i].slice(0, 0, layer.weight)});
-    if (layer.bias > 0)
-      parts.push_back({layer_index, layer.params.bias_grad.flat(),
-                       packed[i].slice(0, layer.weight, layer.bias)});
+    const auto layer = static_cast<std::int64_t>(i);
+    for_parameters(layers[i], [&](std::int64_t first, TensorView, TensorView gradient) {
+      parts.push_back({layer, gradient, packed[i].slice(0, first, gradient.numel())});
+    });
   }
   PackTable table;
   table.dtype = dtype_of_parameters(layers.front());

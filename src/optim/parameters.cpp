@@ -102,10 +102,10 @@ std::string registration_text(const std::vector<ParameterLayer>& layers) {
 
 void broadcast_parameters(std::vector<ParameterLayer>& layers, comm::Communicator& comm,
                           Stream stream) {
-  for (ParameterLayer& layer : layers) {
-    if (layer.weight > 0) comm.broadcast(layer.params.weight.flat(), 0, stream, "parameters");
-    if (layer.bias > 0) comm.broadcast(layer.params.bias.flat(), 0, stream, "parameters");
-  }
+  for (ParameterLayer& layer : layers)
+    for_parameters(layer, [&](std::int64_t, TensorView parameter, TensorView) {
+      comm.broadcast(parameter, 0, stream, "parameters");
+    });
 }
 
 double gradient_scale(LossReduction reduction, RecordScale scale, int world_size) {
@@ -127,30 +127,25 @@ double gradient_scale(LossReduction reduction, RecordScale scale, int world_size
 
 void pack_gradients(Context& ctx, const ParameterLayer& layer, double factor, TensorView out,
                     TensorView nonfinite) {
-  if (layer.weight > 0)
-    ops::copy_checked(ctx, factor, layer.params.weight_grad.flat(), out.slice(0, 0, layer.weight),
-                      nonfinite);
-  if (layer.bias > 0)
-    ops::copy_checked(ctx, factor, layer.params.bias_grad.flat(),
-                      out.slice(0, layer.weight, layer.bias), nonfinite);
+  for_parameters(layer, [&](std::int64_t first, TensorView, TensorView gradient) {
+    ops::copy_checked(ctx, factor, gradient, out.slice(0, first, gradient.numel()), nonfinite);
+  });
 }
 
 void pack_parameters(Context& ctx, const ParameterLayer& layer, TensorView out) {
-  if (layer.weight > 0) ops::copy(ctx, layer.params.weight.flat(), out.slice(0, 0, layer.weight));
-  if (layer.bias > 0)
-    ops::copy(ctx, layer.params.bias.flat(), out.slice(0, layer.weight, layer.bias));
+  for_parameters(layer, [&](std::int64_t first, TensorView parameter, TensorView) {
+    ops::copy(ctx, parameter, out.slice(0, first, parameter.numel()));
+  });
 }
 
 void unpack_parameters(Context& ctx, ConstTensorView values, const ParameterLayer& layer) {
-  const auto unpack = [&](std::int64_t first, TensorView parameter) {
+  for_parameters(layer, [&](std::int64_t first, TensorView parameter, TensorView) {
     const ConstTensorView part = values.slice(0, first, parameter.numel());
     if (part.dtype() == parameter.dtype())
-      ops::copy(ctx, part, parameter.flat());
+      ops::copy(ctx, part, parameter);
     else
-      ops::cast(ctx, part, parameter.flat());
-  };
-  if (layer.weight > 0) unpack(0, layer.params.weight);
-  if (layer.bias > 0) unpack(layer.weight, layer.params.bias);
+      ops::cast(ctx, part, parameter);
+  });
 }
 
 }  // namespace dkfac::optim

@@ -22,6 +22,15 @@ struct ParameterLayer {
   [[nodiscard]] std::int64_t numel() const { return weight + bias; }
 };
 
+/// Calls f(place in [numel()], parameter, gradient) for the weight and the bias of a layer, if
+/// present; both views flat.
+template <class F>
+void for_parameters(const ParameterLayer& layer, F&& f) {
+  const LayerParams& own = layer.params;
+  if (layer.weight > 0) f(std::int64_t{0}, own.weight.flat(), own.weight_grad.flat());
+  if (layer.bias > 0) f(layer.weight, own.bias.flat(), own.bias_grad.flat());
+}
+
 /// Appends the weight and the bias of a layer, if present. gradient is [numel()] for both, states
 /// [any number, numel()]. Weight decay applies to weights; gamma of a BatchNorm does not count as
 /// one.

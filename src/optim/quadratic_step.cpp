@@ -23,14 +23,6 @@ constexpr std::int64_t packed(std::size_t row, std::size_t column) {
   return static_cast<std::int64_t>(row * (row + 1) / 2 + column);
 }
 
-std::vector<comm::Slot> gathered_slots(const OptimizerFrame& frame,
-                                       std::span<const QuadraticStep::Role> roles) {
-  std::vector<comm::Slot> slots;
-  for (std::size_t i = 0; i < roles.size(); ++i)
-    slots.push_back({roles[i].owner, frame.layers[i].numel(), 0});
-  return slots;
-}
-
 Matrix3 unpacked(const double* sums, double scale) {
   Matrix3 out{};
   for (std::size_t i = 0; i < out.size(); ++i)
@@ -58,10 +50,11 @@ void check_quadratic(const KfacOptions& o) {
       "step_length is quadratic, whose model has one for the whole step; set it, e.g. to 0.01");
 }
 
-QuadraticStep::QuadraticStep(OptimizerFrame& frame, std::span<const Role> roles, double l2)
+QuadraticStep::QuadraticStep(OptimizerFrame& frame, std::span<const int> owners,
+                             std::span<const Role> roles, double l2)
     : frame_(frame),
       l2_(l2),
-      gathered_(frame.ctx, frame.grid, "directions", gathered_slots(frame, roles), frame.dtype()),
+      gathered_(frame.ctx, frame.grid, "directions", frame.blocks(owners), frame.dtype()),
       lengths_(frame.ctx, {kMaxDirections}, DType::f64),
       sums_(frame.ctx, {kSums}, DType::f64) {
   std::int64_t elements = 0;

@@ -27,13 +27,13 @@ class QuadraticStep {
  public:
   /// What this rank does for a layer.
   struct Role {
-    int owner = 0;
     bool owned = false, worked_on = false;  ///< By this rank.
     bool curved = false;
   };
-  /// roles: of each layer. l2: coefficient of the L2 term of the loss. frame is prepared and
-  /// outlives this.
-  QuadraticStep(OptimizerFrame& frame, std::span<const Role> roles, double l2);
+  /// owners, roles: of each layer. l2: coefficient of the L2 term of the loss. frame is prepared
+  /// and outlives this.
+  QuadraticStep(OptimizerFrame& frame, std::span<const int> owners, std::span<const Role> roles,
+                double l2);
 
   /// Adds the L2 term to the gradients of the layers that this rank works on, and keeps those of
   /// the layers that it owns; before they are preconditioned.

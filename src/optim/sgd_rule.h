@@ -18,12 +18,6 @@ struct SgdPass {
 
   template <class T>
   using Rule = SgdRule<T>;
-  [[nodiscard]] DKFAC_HD SgdPass scaled(double rate, double decay) const {
-    SgdPass own = *this;
-    own.lr *= rate;
-    own.weight_decay *= decay;
-    return own;
-  }
 };
 
 template <class T>

@@ -110,7 +110,7 @@ TYPED_TEST(Update, OfSgdIsThePassOverEveryPart) {
     Parts<TypeParam> on, host;
     on.run(ElementwiseUpdate<TypeParam, SgdPass>{on.table(), pass});
     for (const auto& e : host.entries) {
-      cpu::elementwise_pass(pass.scaled(e.lr, e.decay), host.view(e.gradient, e.numel),
+      cpu::elementwise_pass(scaled(pass, e.lr, e.decay), host.view(e.gradient, e.numel),
                             host.view(e.states, e.numel).reshape({1, e.numel}),
                             host.view(e.out, e.numel));
     }
@@ -173,7 +173,7 @@ TYPED_TEST(Update, OfKfacClipsRescalesAndFinishesThePapersMomentum) {
     for (std::size_t p = 0; p < host.entries.size(); ++p) {
       const auto& e = host.entries[p];
       const TensorView to = host.view(e.out, e.numel), v = host.view(e.states, e.numel);
-      cpu::direction_pass(pass.scaled(e.lr, e.decay), e.preconditioned ? clip : 1,
+      cpu::direction_pass(scaled(pass, e.lr, e.decay), e.preconditioned ? clip : 1,
                           host.view(e.gradient, e.numel), host.view(e.from, e.numel),
                           v.reshape({1, e.numel}), to);
       if (e.d_out > 0) {

@@ -33,11 +33,11 @@ void publish(Context& ctx, DType wire, const UpdatedPart& part) {
 
 }  // namespace
 
-#define DKFAC_DEFINE(kernel, Pass)                                                   \
-  void kernel(Context&, UpdateTable& table, const Pass& pass) {                      \
-    for (const UpdatedPart& part : table.parts)                                      \
-      elementwise_pass(pass.scaled(part.lr, part.decay), part.gradient, part.states, \
-                       part.parameter);                                              \
+#define DKFAC_DEFINE(kernel, Pass)                                                    \
+  void kernel(Context&, UpdateTable& table, const Pass& pass) {                       \
+    for (const UpdatedPart& part : table.parts)                                       \
+      elementwise_pass(scaled(pass, part.lr, part.decay), part.gradient, part.states, \
+                       part.parameter);                                               \
   }
 DKFAC_ELEMENTWISE_PASSES(DKFAC_DEFINE)
 #undef DKFAC_DEFINE
@@ -64,7 +64,7 @@ void kfac_update(Context& ctx, UpdateTable& table, const KfacUpdate& update) {
   std::int64_t saturated = 0;
   for (const UpdatedPart& part : table.parts) {
     const auto own = std::visit(
-        [&](const auto& pass) -> DirectionPass { return pass.scaled(part.lr, part.decay); },
+        [&](const auto& pass) -> DirectionPass { return scaled(pass, part.lr, part.decay); },
         update.pass);
     const double factor = part.preconditioned ? clip : 1;
     direction_pass(own, factor, part.gradient, part.from(), part.states, part.out());

@@ -62,7 +62,7 @@ struct ElementwiseUpdate {
   const double* clip = nullptr;  ///< Null: 1.
   DKFAC_HD void operator()(std::int64_t chunk, std::int64_t lane) const {
     const PartEntry<T>& part = table.parts[table.chunks[chunk].part];
-    const typename Pass::template Rule<T> rule(pass.scaled(part.lr, part.decay));
+    const typename Pass::template Rule<T> rule(scaled(pass, part.lr, part.decay));
     const bool clips = clip != nullptr && part.preconditioned;
     const T factor = clips ? static_cast<T>(*clip) : T{1};
     table.each(chunk, lane, [&](const PartEntry<T>& p, std::int64_t i) {
