@@ -8,7 +8,6 @@
 #include "core/shared/read_back.h"
 #include "kfac/curvature/kronecker_block.h"
 #include "kfac/curvature/norm_block.h"
-#include "kfac/curvature/read_factors.h"
 #include "kfac/curvature/record_parts.h"
 #include "kfac/inverse/failed_factor.h"
 
@@ -70,11 +69,6 @@ void CurvatureBlock::record(const Recording&, const LayerRecord& record) {
               " is recorded by record_input() and record_grad_output()");
 }
 
-bool CurvatureBlock::merge_scales(Context& ctx, const CurvatureOptions& options,
-                                  ConstTensorView sum, double finite) {
-  return kfac::merge_scales(ctx, options, sum, curvature_, finite);
-}
-
 void CurvatureBlock::damping_changed() {
   for (Factor* factor : {&curvature_.a, &curvature_.g})
     if (!factor->has_values()) factor->stale = factor->statistics > 0;
@@ -84,11 +78,6 @@ void CurvatureBlock::forget_failures() {
   for (Factor* factor : {&curvature_.a, &curvature_.g}) factor->failures = 0;
   saved_a_.clear();
   saved_g_.clear();
-}
-
-void CurvatureBlock::add_tasks(Context& ctx, const CurvatureOptions& options, RefreshParts parts,
-                               std::vector<RefreshTask>& tasks) {
-  add_refresh_tasks(ctx, options, curvature_, parts, tasks);
 }
 
 void CurvatureBlock::save_failed(Context& ctx, const CurvatureOptions& options,
@@ -132,10 +121,6 @@ bool CurvatureBlock::drop_foreign(Context& ctx, StatisticKind kind) {
   factor.valid = false;
   factor.stale = factor.statistics > 0;
   return true;
-}
-
-void CurvatureBlock::copy_to(Context& ctx, LayerFactors& out) const {
-  copy_factors(ctx, curvature_, out);
 }
 
 std::unique_ptr<CurvatureBlock> make_block(std::string name, LayerSpec spec) {

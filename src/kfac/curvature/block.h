@@ -11,7 +11,6 @@
 #include "dkfac/core/state.h"
 #include "dkfac/core/tensor_view.h"
 #include "dkfac/kfac/assignment.h"
-#include "dkfac/kfac/factors.h"
 #include "dkfac/kfac/options.h"
 
 #include "core/shared/checks.h"
@@ -79,6 +78,7 @@ class CurvatureBlock {
   }
   /// Allocates the averages of a rank's share, the inverses of these, and on a worker all inverses.
   void allocate(Context& ctx, const CurvatureOptions& options, LayerShare share);
+  [[nodiscard]] LayerCurvature& curvature() { return curvature_; }
   [[nodiscard]] Factor& factor(StatisticKind kind) {
     return kind == StatisticKind::a ? curvature_.a : curvature_.g;
   }
@@ -98,13 +98,9 @@ class CurvatureBlock {
                                    ConstTensorView /*sum*/, double /*finite*/) {
     return true;
   }
-  [[nodiscard]] bool merge_scales(Context& ctx, const CurvatureOptions& options,
-                                  ConstTensorView sum, double finite);
   void damping_changed();
   /// Forgets failed inversions, and that one was saved.
   void forget_failures();
-  void add_tasks(Context& ctx, const CurvatureOptions& options, RefreshParts parts,
-                 std::vector<RefreshTask>& tasks);
   /// Appends what the other workers of the layer receive once the statistic has been refreshed.
   virtual void add_shared(StatisticKind, std::vector<SharedPart>&) {}
   [[nodiscard]] bool has_inverse() const { return kfac::has_inverse(spec, curvature_); }
@@ -130,8 +126,6 @@ class CurvatureBlock {
   /// inverses: discards an inverse in a form that the device cannot apply. Returns true where one
   /// was discarded, now or by an earlier call; it is then rebuilt from the average.
   [[nodiscard]] bool drop_foreign(Context& ctx, StatisticKind kind);
-  /// Copies averages and inverses to the host; waits for the device.
-  void copy_to(Context& ctx, LayerFactors& out) const;
 
  protected:
   [[nodiscard]] const Factor& factor(StatisticKind kind) const {

@@ -5,6 +5,7 @@
 
 #include "core/shared/activity_timer.h"
 #include "core/shared/index.h"
+#include "kfac/curvature/read_factors.h"
 #include "kfac/distribution/memory_need.h"
 #include "kfac/distribution/plan_owners.h"
 
@@ -243,7 +244,8 @@ LayerFactors Curvature::read_factors(LayerId id) {
   if (!layer(index).has_curvature()) return out;
   out.owner = layer(index).owners.layer;
   rebuilds_.workers().join();
-  if (layers_.share_of(index).any()) layer(index).copy_to(layers_.ctx, out);
+  if (layers_.share_of(index).any())
+    copy_factors(layers_.ctx, layers_.layer(index).curvature(), out);
   return out;
 }
 
@@ -322,8 +324,8 @@ void Curvature::update_averages(StepReport& report) {
   for (int i = 0; i < layers(); ++i) {
     const ScaleRecords* scales = layers_.layer(i).scales();
     if (scales == nullptr || scales->records == 0) continue;
-    const bool merged = layers_.layer(i).merge_scales(
-        layers_.ctx, options(), recorder_.sums().of_scales(i), recorder_.scales_finite(i));
+    const bool merged = merge_scales(layers_.ctx, options(), recorder_.sums().of_scales(i),
+                                     layers_.layer(i).curvature(), recorder_.scales_finite(i));
     report.failed_factors += merged || !owns(i) ? 0 : 1;
   }
   decisions_.collect();

@@ -86,22 +86,12 @@ void KroneckerBlock::record(const Recording& on, const LayerRecord& record) {
               : on.ranges.operand(id, x.data, is_a ? 1 : summed_positions(spec, sharing, x.data)),
       .stats = on.ranges.measure(id),
       .sharing = sharing};
-  add_record(layers, caller, id, *this, part, x.data.dim(0) * positions,
+  add_record(layers, caller, id, spec, part, x.data.dim(0) * positions,
              {on.on, on.sums.of(id), on.nonfinite});
   if (scales_due) add_scales(on, kind, part);
   on.ranges.measured(id, on.nonfinite);
   // Depends on the count alone, so that buckets are launched in the same order on every rank.
   if (count_record(layers, id, batch, data.dim(0), count, positions)) on.sums.mark_filled(id);
-}
-
-void KroneckerBlock::compute(Context& ctx, StatisticKind kind, const FactorRecord& r, double beta,
-                             TensorView out) const {
-  (kind == StatisticKind::a ? compute_a : compute_g)(ctx, spec, r, beta, out);
-}
-
-std::int64_t KroneckerBlock::compute_rows(Context& ctx, StatisticKind kind, const FactorRecord& r,
-                                          TensorView rows) const {
-  return (kind == StatisticKind::a ? a_rows : g_rows)(ctx, spec, r, rows);
 }
 
 void KroneckerBlock::check_alternation(const Caller& caller, StatisticKind kind,

@@ -27,12 +27,6 @@ class KroneckerBlock final : public CurvatureBlock {
   /// not fit the layer.
   [[nodiscard]] std::int64_t recorded_rows(const Caller& caller, StatisticKind kind,
                                            ConstTensorView data) const;
-  /// Compute the record's part of the factor: out = beta*out + part as compute_a() and compute_g(),
-  /// or rows, whose number is returned.
-  void compute(Context& ctx, StatisticKind kind, const FactorRecord& record, double beta,
-               TensorView out) const;
-  [[nodiscard]] std::int64_t compute_rows(Context& ctx, StatisticKind kind,
-                                          const FactorRecord& record, TensorView rows) const;
 
   // EKFAC alone.
 

@@ -140,7 +140,8 @@ void Rebuilds::rebuild_here(StepReport& report) {
   for (int i = 0; i < layers_.layers(); ++i) {
     CurvatureBlock& block = layers_.layer(i);
     const RefreshParts due{.a = layers_.rebuilds(block.a), .g = layers_.rebuilds(block.g)};
-    if (due.a || due.g) block.add_tasks(layers_.ctx, layers_.options, due, tasks_);
+    if (due.a || due.g)
+      add_refresh_tasks(layers_.ctx, layers_.options, block.curvature(), due, tasks_);
   }
   rebuild_step_ = report.step;
   report.bytes += wide_->run(tasks_);

@@ -32,9 +32,8 @@ void check_samples(const LayerTable& layers, const Caller& caller, const Statist
               "; record both of the same samples");
 }
 
-void add_rows(const LayerTable& layers, const Caller& caller, Statistic& s,
-              const KroneckerBlock& block, const FactorRecord& record, std::int64_t count,
-              const RecordSum& to) {
+void add_rows(const LayerTable& layers, const Caller& caller, Statistic& s, const LayerSpec& spec,
+              const FactorRecord& record, std::int64_t count, const RecordSum& to) {
   const FactorPlan& plan = s.plan.factor;
   if (s.records == 0) ops::fill(to.on, to.sum, 0);
   const bool local = layers.has_local_statistics();
@@ -47,12 +46,13 @@ void add_rows(const LayerTable& layers, const Caller& caller, Statistic& s,
               "; raise LinearSpec::max_rows, or turn StatisticsOptions::low_rank off");
   const TensorView free =
       to.sum.reshape({plan.rows, plan.dim}).slice(0, share.first + s.rows_used, left);
-  const std::int64_t used = block.compute_rows(to.on, s.plan.kind, record, free);
+  const bool is_a = s.plan.kind == StatisticKind::a;
+  const std::int64_t used = (is_a ? a_rows : g_rows)(to.on, spec, record, free);
   ops::count_nonfinite(to.on, free.slice(0, 0, used), to.nonfinite);
   s.rows_used += used;
 }
 
-void add_triangles(const Statistic& s, const KroneckerBlock& block, const FactorRecord& record,
+void add_triangles(const Statistic& s, const LayerSpec& spec, const FactorRecord& record,
                    const RecordSum& to) {
   const FactorPlan& plan = s.plan.factor;
   const DType dtype = to.sum.dtype();
@@ -60,11 +60,12 @@ void add_triangles(const Statistic& s, const KroneckerBlock& block, const Factor
   const bool one = plan.groups == 1;
   const Shape shape = one ? Shape{plan.dim, plan.dim} : Shape{plan.groups, plan.dim, plan.dim};
   const TensorView squares = scratch.take(shape, dtype);
+  const bool is_a = s.plan.kind == StatisticKind::a;
   if (plan.has_blocks())
-    (s.plan.kind == StatisticKind::a ? compute_a_blocks : compute_g_blocks)(
-        to.on, block.spec, {plan.groups, plan.dim, plan.whole}, record, squares);
+    (is_a ? compute_a_blocks : compute_g_blocks)(to.on, spec, {plan.groups, plan.dim, plan.whole},
+                                                 record, squares);
   else
-    block.compute(to.on, s.plan.kind, record, 0, squares);
+    (is_a ? compute_a : compute_g)(to.on, spec, record, 0, squares);
   const TensorView packed = s.records == 0 ? to.sum : scratch.take(to.sum.shape(), dtype);
   const std::int64_t size = ops::packed_size(plan.dim);
   for (int group = 0; group < plan.groups; ++group)
@@ -73,9 +74,9 @@ void add_triangles(const Statistic& s, const KroneckerBlock& block, const Factor
   if (s.records > 0) ops::axpby(to.on, 1, packed, 1, to.sum);
 }
 
-void add_diagonal(const Statistic& s, const KroneckerBlock& block, const FactorRecord& record,
+void add_diagonal(const Statistic& s, const LayerSpec& spec, const FactorRecord& record,
                   const RecordSum& to) {
-  block.compute(to.on, s.plan.kind, record, s.records == 0 ? 0 : 1, to.sum);
+  compute_a(to.on, spec, record, s.records == 0 ? 0 : 1, to.sum);
   ops::count_nonfinite(to.on, to.sum, to.nonfinite);
 }
 
@@ -114,16 +115,15 @@ double check_record(const LayerTable& layers, const Caller& caller, StatisticId 
   return static_cast<double>(counted ? scale.global_batch : n * layers.comm->size() * all);
 }
 
-void add_record(LayerTable& layers, const Caller& caller, StatisticId id,
-                const KroneckerBlock& block, const FactorRecord& record, std::int64_t count,
-                const RecordSum& to) {
+void add_record(LayerTable& layers, const Caller& caller, StatisticId id, const LayerSpec& spec,
+                const FactorRecord& record, std::int64_t count, const RecordSum& to) {
   Statistic& s = layers.statistic(id);
   if (s.plan.factor.has_rows())
-    add_rows(layers, caller, s, block, record, count, to);
+    add_rows(layers, caller, s, spec, record, count, to);
   else if (s.plan.factor.is_diagonal())
-    add_diagonal(s, block, record, to);
+    add_diagonal(s, spec, record, to);
   else
-    add_triangles(s, block, record, to);
+    add_triangles(s, spec, record, to);
 }
 
 bool count_record(LayerTable& layers, StatisticId id, double batch, std::int64_t samples,

@@ -4,9 +4,9 @@
 
 #include "dkfac/core/context.h"
 #include "dkfac/core/tensor_view.h"
+#include "dkfac/kfac/statistics.h"
 
 #include "core/shared/checks.h"
-#include "kfac/curvature/kronecker_block.h"
 #include "kfac/curvature/layer_table.h"
 #include "kfac/curvature/operand_ranges.h"
 #include "kfac/curvature/statistic_sums.h"
@@ -57,11 +57,11 @@ struct RecordSum {
   TensorView sum;        ///< Flat; overwritten by the first record of a step.
   TensorView nonfinite;  ///< As Recording::nonfinite.
 };
-/// Adds a record of a factor in the form of its statistic. count: rows of the record, which in the
-/// low-rank form must fit into this rank's share. Throws InvalidArgument where they do not.
-void add_record(LayerTable& layers, const Caller& caller, StatisticId id,
-                const KroneckerBlock& block, const FactorRecord& record, std::int64_t count,
-                const RecordSum& to);
+/// Adds a record of a factor of `spec` in the form of its statistic. count: rows of the record,
+/// which in the low-rank form must fit into this rank's share. Throws InvalidArgument where they do
+/// not.
+void add_record(LayerTable& layers, const Caller& caller, StatisticId id, const LayerSpec& spec,
+                const FactorRecord& record, std::int64_t count, const RecordSum& to);
 
 /// Counts a record that has been added. batch: LayerTable::batch_of_statistics(). positions: per
 /// sample, as build_flops() counts them. Returns true for the last one of the step.

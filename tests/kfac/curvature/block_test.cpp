@@ -10,6 +10,7 @@
 #include "dkfac/core/ops.h"
 
 #include "kfac/curvature/kronecker_block.h"
+#include "kfac/curvature/read_factors.h"
 #include "kfac/curvature/record_parts.h"
 #include "kfac/planned_table.h"
 #include "support/natural_gradient.h"
@@ -44,7 +45,7 @@ class Blocks : public ::testing::Test {
   /// Rebuilds stale factors and returns their number.
   std::size_t rebuild(CurvatureBlock& block, RefreshParts parts = {}) {
     std::vector<RefreshTask> tasks;
-    block.add_tasks(ctx_, options_, parts, tasks);
+    add_refresh_tasks(ctx_, options_, block.curvature(), parts, tasks);
     RefreshWorkers(ctx_).run(tasks);
     return tasks.size();
   }
@@ -146,7 +147,7 @@ TEST_F(Blocks, OfFactorsPreconditionWithBoth) {
                             std::vector<double>{3 / (4 + 2 * shift) / (1 + shift / 2)},
                             16 * testing::eps<double>));
   LayerFactors copies;
-  block->copy_to(ctx_, copies);
+  copy_factors(ctx_, block->curvature(), copies);
   EXPECT_EQ(values(ctx_, copies.a.average), std::vector<double>{4});
   EXPECT_EQ(copies.g.statistics, 1);
   EXPECT_FALSE(copies.norm.is_set());

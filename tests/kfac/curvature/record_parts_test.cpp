@@ -32,8 +32,7 @@ class PartsOfRecords : public ::testing::Test {
   /// Adds the record to sum_.
   void add() {
     LayerTable& table = planned_.table;
-    const auto& block = dynamic_cast<kfac::KroneckerBlock&>(table.layer(0));
-    kfac::add_record(table, kCaller, 0, block, {.data = data(), .global_batch = 3}, 3,
+    kfac::add_record(table, kCaller, 0, table.layer(0).spec, {.data = data(), .global_batch = 3}, 3,
                      {planned_.ctx, view_of(sum_.data(), {1}), nonfinite_});
   }
 
