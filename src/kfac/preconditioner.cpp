@@ -32,6 +32,10 @@ struct DKFAC_LOCAL Preconditioner::Impl {
   void ensure_prepared() {
     if (!prepared) prepare();
   }
+  void record(LayerId id, Stream stream, const LayerRecord& record) {
+    ensure_prepared();
+    steps.record(id, stream, record);
+  }
   StepReport step(std::span<const LayerGrad> given, Stream stream, const StepArgs& args);
   void check_grads(std::span<const LayerGrad> given, bool allow_missing);
   [[nodiscard]] comm::FlagMessage flags_of(const StepArgs& args) const;
@@ -310,31 +314,23 @@ bool Preconditioner::wants_grad_output(LayerId layer) const {
 
 void Preconditioner::record_input(LayerId layer, ConstTensorView input, Stream stream,
                                   RecordScale scale) {
-  impl_->ensure_prepared();
-  impl_->steps.recorder().record_input(layer, input, stream, scale);
-  impl_->steps.poll();
+  impl_->record(layer, stream, input_record(input, scale));
 }
 
 void Preconditioner::record_grad_output(LayerId layer, ConstTensorView grad_output, Stream stream,
                                         RecordScale scale) {
-  impl_->ensure_prepared();
-  impl_->steps.recorder().record_grad_output(layer, grad_output, stream, scale);
-  impl_->steps.poll();
+  impl_->record(layer, stream, grad_output_record(grad_output, scale));
 }
 
 void Preconditioner::record_normalization(LayerId layer, ConstTensorView x, ConstTensorView mean,
                                           ConstTensorView inv_std, ConstTensorView grad_output,
                                           Stream stream, RecordScale scale) {
-  impl_->ensure_prepared();
-  impl_->steps.recorder().record_normalization(layer, x, mean, inv_std, grad_output, stream, scale);
-  impl_->steps.poll();
+  impl_->record(layer, stream, normalization_record(x, mean, inv_std, grad_output, scale));
 }
 
 void Preconditioner::record_sample_gradients(LayerId layer, ConstTensorView gradients,
                                              Stream stream, RecordScale scale) {
-  impl_->ensure_prepared();
-  impl_->steps.recorder().record_sample_gradients(layer, gradients, stream, scale);
-  impl_->steps.poll();
+  impl_->record(layer, stream, sample_gradients_record(gradients, scale));
 }
 
 StepReport Preconditioner::step(std::span<const LayerGrad> grads, Stream stream,

@@ -47,6 +47,11 @@ class Step {
   [[nodiscard]] const Curvature& curvature() const { return curvature_; }
   [[nodiscard]] Recorder& recorder() { return curvature_.recorder(); }
   [[nodiscard]] const Recorder& recorder() const { return curvature_.recorder(); }
+  /// Recorder::record(), and launches what it has filled.
+  void record(LayerId id, Stream stream, const LayerRecord& record) {
+    recorder().record(id, stream, record);
+    poll();
+  }
   /// Launches what records and gradients have filled; see StepPipeline::poll().
   void poll() { pipeline_->poll(); }
   /// Steps so far, rejected ones included; part of the caller's state.

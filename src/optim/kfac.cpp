@@ -49,29 +49,21 @@ class Kfac final : public Optimizer {
     if (step_.curvature().set_curvature(settings) && frame_.prepared) step_.begin(*gradients_);
   }
   void record_input(LayerId id, ConstTensorView input, Stream stream, RecordScale scale) override {
-    frame_.require_prepared("record_input");
-    step_.recorder().record_input(id, input, stream, scale);
-    step_.poll();
+    record(id, stream, kfac::input_record(input, scale));
   }
   void record_grad_output(LayerId id, ConstTensorView grad_output, Stream stream,
                           RecordScale scale) override {
-    frame_.require_prepared("record_grad_output");
-    step_.recorder().record_grad_output(id, grad_output, stream, scale);
-    step_.poll();
+    record(id, stream, kfac::grad_output_record(grad_output, scale));
   }
   void record_normalization(LayerId id, ConstTensorView x, ConstTensorView mean,
                             ConstTensorView inv_std, ConstTensorView grad_output, Stream stream,
                             RecordScale scale) override {
-    frame_.require_prepared("record_normalization");
-    step_.recorder().record_normalization(id, x, mean, inv_std, grad_output, stream, scale);
-    step_.poll();
+    record(id, stream, kfac::normalization_record(x, mean, inv_std, grad_output, scale));
   }
   [[nodiscard]] bool takes_sample_gradients() const override { return true; }
   void record_sample_gradients(LayerId id, ConstTensorView gradients, Stream stream,
                                RecordScale scale) override {
-    frame_.require_prepared("record_sample_gradients");
-    step_.recorder().record_sample_gradients(id, gradients, stream, scale);
-    step_.poll();
+    record(id, stream, kfac::sample_gradients_record(gradients, scale));
   }
   [[nodiscard]] std::optional<PassState> pass_state(RecordScale scale) override {
     frame_.require_prepared("pass_state");
@@ -107,6 +99,10 @@ class Kfac final : public Optimizer {
   [[nodiscard]] bool by_adamw() const { return options_.update == DirectionUpdate::adamw; }
   [[nodiscard]] bool by_model() const {
     return options_.curvature.step_length == kfac::StepLength::quadratic;
+  }
+  void record(LayerId id, Stream stream, const kfac::LayerRecord& record) {
+    frame_.require_prepared(record.call);
+    step_.record(id, stream, record);
   }
   /// Names of the state tensors of a parameter.
   [[nodiscard]] std::span<const std::string_view> state_names() const;

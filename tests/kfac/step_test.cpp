@@ -57,9 +57,8 @@ class StepOfOneLayer {
     gradients.asked.clear();
   }
   void record(double x, double dy) {
-    step.recorder().record_input(LayerId{0}, view_of(&x, {1, 1}), Stream::cpu(), {});
-    step.recorder().record_grad_output(LayerId{0}, view_of(&dy, {1, 1}), Stream::cpu(), {});
-    step.poll();
+    step.record(LayerId{0}, Stream::cpu(), kfac::input_record(view_of(&x, {1, 1}), {}));
+    step.record(LayerId{0}, Stream::cpu(), kfac::grad_output_record(view_of(&dy, {1, 1}), {}));
   }
   /// Records and agrees; returns whether to update.
   bool agree(double x, double dy, const StepFlags& flags = {}) {
@@ -135,8 +134,8 @@ TEST(Step, BeginsTheNextStepBeforeItThrowsAFailure) {
     StepOfOneLayer two(comm);
     const ConstTensorView none = view_of(&empty, {0, 1});
     const RecordScale counted{.loss_scale = 1, .global_batch = 2};
-    two.step.recorder().record_input(LayerId{0}, none, Stream::cpu(), counted);
-    two.step.recorder().record_grad_output(LayerId{0}, none, Stream::cpu(), counted);
+    two.step.recorder().record(LayerId{0}, Stream::cpu(), kfac::input_record(none, counted));
+    two.step.recorder().record(LayerId{0}, Stream::cpu(), kfac::grad_output_record(none, counted));
     EXPECT_TRUE(contains(message_of([&] { two.step.agree({}, two.gradients); }),
                          "none of the 2 ranks has recorded a sample"));
     EXPECT_EQ(two.gradients.asked, "complete flags request begin ");

@@ -24,6 +24,22 @@ struct LayerRecord {
   ConstTensorView mean = {}, inv_std = {}, grad_output = {};  ///< `data` is its input otherwise.
 };
 
+[[nodiscard]] inline LayerRecord input_record(ConstTensorView input, RecordScale scale) {
+  return {"record_input", StatisticKind::a, input, scale};
+}
+[[nodiscard]] inline LayerRecord grad_output_record(ConstTensorView dy, RecordScale scale) {
+  return {"record_grad_output", StatisticKind::g, dy, scale};
+}
+[[nodiscard]] inline LayerRecord normalization_record(ConstTensorView x, ConstTensorView mean,
+                                                      ConstTensorView inv_std, ConstTensorView dy,
+                                                      RecordScale scale) {
+  return {"record_normalization", StatisticKind::norm, x, scale, false, mean, inv_std, dy};
+}
+[[nodiscard]] inline LayerRecord sample_gradients_record(ConstTensorView gradients,
+                                                         RecordScale scale) {
+  return {"record_sample_gradients", StatisticKind::norm, gradients, scale, true};
+}
+
 /// What records of layers are added to.
 struct Recording {
   LayerTable& layers;

@@ -34,28 +34,6 @@ bool Recorder::wants_grad_output(LayerId id) const {
   return layers_.statistics.empty() ? block.has_curvature() : layers_.recorded_here(block.g);
 }
 
-void Recorder::record_input(LayerId id, ConstTensorView input, Stream stream, RecordScale scale) {
-  record(id, stream, {"record_input", StatisticKind::a, input, scale});
-}
-
-void Recorder::record_grad_output(LayerId id, ConstTensorView grad_output, Stream stream,
-                                  RecordScale scale) {
-  record(id, stream, {"record_grad_output", StatisticKind::g, grad_output, scale});
-}
-
-void Recorder::record_normalization(LayerId id, ConstTensorView x, ConstTensorView mean,
-                                    ConstTensorView inv_std, ConstTensorView grad_output,
-                                    Stream stream, RecordScale scale) {
-  record(
-      id, stream,
-      {"record_normalization", StatisticKind::norm, x, scale, false, mean, inv_std, grad_output});
-}
-
-void Recorder::record_sample_gradients(LayerId id, ConstTensorView gradients, Stream stream,
-                                       RecordScale scale) {
-  record(id, stream, {"record_sample_gradients", StatisticKind::norm, gradients, scale, true});
-}
-
 void Recorder::record(LayerId id, Stream stream, const LayerRecord& record) {
   stream_.enter(record.call, stream);
   double norms = 0;  // Has no seconds of its own.

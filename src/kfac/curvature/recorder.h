@@ -37,14 +37,7 @@ class Recorder {
   [[nodiscard]] bool wants_statistics() const;
   [[nodiscard]] bool wants_input(LayerId id) const;
   [[nodiscard]] bool wants_grad_output(LayerId id) const;
-  void record_input(LayerId id, ConstTensorView input, Stream stream, RecordScale scale);
-  void record_grad_output(LayerId id, ConstTensorView grad_output, Stream stream,
-                          RecordScale scale);
-  void record_normalization(LayerId id, ConstTensorView x, ConstTensorView mean,
-                            ConstTensorView inv_std, ConstTensorView grad_output, Stream stream,
-                            RecordScale scale);
-  void record_sample_gradients(LayerId id, ConstTensorView gradients, Stream stream,
-                               RecordScale scale);
+  void record(LayerId id, Stream stream, const LayerRecord& record);
   /// As in Optimizer.
   [[nodiscard]] std::optional<PassState> pass_state(RecordScale scale);
   void resume(const PassState& state);
@@ -85,7 +78,6 @@ class Recorder {
 
  private:
   [[nodiscard]] Context& on() { return stream_.context(); }
-  void record(LayerId id, Stream stream, const LayerRecord& record);
 
   LayerTable& layers_;
   RecordStream stream_;

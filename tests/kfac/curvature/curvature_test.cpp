@@ -33,8 +33,10 @@ class CurvatureOfOneRank {
   bool step(double x, double dy, const StepAgreement& agreement = {}) {
     report = {};
     for (const LayerId layer : {LayerId{0}, LayerId{1}}) {
-      curvature.recorder().record_input(layer, view_of(&x, {1, 1}), Stream::cpu(), {});
-      curvature.recorder().record_grad_output(layer, view_of(&dy, {1, 1}), Stream::cpu(), {});
+      curvature.recorder().record(layer, Stream::cpu(),
+                                  kfac::input_record(view_of(&x, {1, 1}), {}));
+      curvature.recorder().record(layer, Stream::cpu(),
+                                  kfac::grad_output_record(view_of(&dy, {1, 1}), {}));
     }
     comm::AgreedFlags agreed;
     agreed.flags = agreement;

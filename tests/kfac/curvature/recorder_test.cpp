@@ -23,11 +23,12 @@ class RecorderOfOneRank : public ::testing::Test {
   }
   void record_a(std::vector<double> x) {
     const auto n = static_cast<std::int64_t>(x.size());
-    recorder_.record_input(LayerId{0}, view_of(x.data(), {n, 1}), Stream::cpu(), {});
+    recorder_.record(LayerId{0}, Stream::cpu(), kfac::input_record(view_of(x.data(), {n, 1}), {}));
   }
   void record_g(std::vector<double> dy) {
     const auto n = static_cast<std::int64_t>(dy.size());
-    recorder_.record_grad_output(LayerId{0}, view_of(dy.data(), {n, 1}), Stream::cpu(), {});
+    recorder_.record(LayerId{0}, Stream::cpu(),
+                     kfac::grad_output_record(view_of(dy.data(), {n, 1}), {}));
   }
   double sum(int id) { return values(planned_.ctx, recorder_.sums().of(id))[0]; }
   comm::FlagMessage flags() const {
