@@ -1,9 +1,12 @@
 #include <memory>
+#include <optional>
+#include <type_traits>
 #include <utility>
 
 #include "dkfac/c/dkfac.h"
 
 #include "c/convert.h"
+#include "core/shared/fields.h"
 
 namespace dkfac::c {
 namespace {
@@ -18,55 +21,132 @@ dkfac_comm_options default_comm_options() {
   return options;
 }
 
-std::int32_t number_of(const std::optional<DType>& dtype) {
-  return dtype ? static_cast<std::int32_t>(*dtype) : DKFAC_SAME_DTYPE;
+/// Reads a field of the C interface into one of the library. Messages name it; an enum has the
+/// `count` first enumerators.
+struct Reader {
+  const char* operation;
+
+  template <class Field, class Option>
+  void operator()(Field field, Option& option, const char* name = "", int count = 0) const {
+    if constexpr (std::is_same_v<Option, bool>)
+      option = flag_of(field, operation, name);
+    else if constexpr (std::is_same_v<Option, DType>)
+      option = dtype_of(field, operation, name);
+    else if constexpr (std::is_same_v<Option, std::optional<DType>>)
+      option = wire_of(field, operation, name);
+    else if constexpr (std::is_enum_v<Option>)
+      option = enum_of<Option>(field, count, operation, name);
+    else
+      option = field;
+  }
+};
+
+/// Writes a field of the library into one of the C interface.
+struct Writer {
+  template <class Field, class Option>
+  void operator()(Field& field, const Option& option, const char* = "", int = 0) const {
+    if constexpr (std::is_same_v<Option, std::optional<DType>>)
+      field = option ? static_cast<Field>(*option) : DKFAC_SAME_DTYPE;
+    else
+      field = static_cast<Field>(option);
+  }
+};
+
+/// move_fields(c, options, move) calls move() with each field of the C struct and that of the
+/// library, for a Reader or a Writer.
+template <OptionsOf<CommunicationOptions> Options, class Move>
+void move_fields(auto& c, Options& o, const Move& move) {
+  move(c.overlap, o.overlap, "overlap");
+  move(c.bucket_bytes, o.bucket_bytes);
+  move(c.gradient_wire, o.gradient_wire, "gradient_wire");
+}
+
+/// All but failure_folder, which has another type.
+template <OptionsOf<kfac::CurvatureOptions> Options, class Move>
+void move_fields(auto& c, Options& o, const Move& move) {
+  move(c.damping, o.damping);
+  move(c.relative_damping, o.relative_damping);
+  move(c.damping_split, o.damping_split, "damping_split", 3);
+  move(c.norm_damping, o.norm_damping);
+  auto& statistics = o.statistics;
+  move(c.new_weight, statistics.new_weight);
+  move(c.average_start, statistics.average_start, "average_start", 3);
+  move(c.statistics_fraction, statistics.fraction);
+  move(c.micro_batches, statistics.micro_batches);
+  move(c.norm_fisher, statistics.norm_fisher, "norm_fisher", 3);
+  move(c.sharing, statistics.sharing, "sharing", 2);
+  move(c.operand, statistics.operand, "operand");
+  move(c.low_rank, statistics.low_rank, "low_rank");
+  move(c.records_valid_until_step, statistics.records_valid_until_step, "records_valid_until_step");
+  auto& refresh = o.refresh;
+  move(c.staleness, refresh.staleness, "staleness", 2);
+  move(c.statistics_interval, refresh.statistics_interval);
+  move(c.inverse_interval, refresh.inverse_interval);
+  move(c.overhead, refresh.overhead);
+  move(c.early_refreshes, refresh.early_refreshes, "early_refreshes");
+  move(c.stagger_inverses, refresh.stagger_inverses, "stagger_inverses");
+  move(c.delay_inverses, refresh.delay_inverses, "delay_inverses");
+  move(c.similarity, refresh.similarity);
+  move(c.max_interval, refresh.max_interval);
+  move(c.inverse_method, o.inverse.method, "inverse_method", 3);
+  move(c.block_width, o.inverse.block_width);
+  move(c.max_failed_refreshes, o.inverse.max_failed_refreshes);
+  auto& distribution = o.distribution;
+  move(c.grad_worker_fraction, distribution.grad_worker_fraction);
+  move(c.calibrate, distribution.calibrate, "calibrate");
+  move(c.split_factors, distribution.split_factors, "split_factors");
+  move(c.split_wide, distribution.split_wide, "split_wide");
+  move(c.local_statistics, distribution.local_statistics, "local_statistics");
+  move_fields(c, o.communication, move);
+  move(c.statistics_wire, o.communication.statistics_wire, "statistics_wire");
+  move(c.weight_wire, o.communication.weight_wire, "weight_wire");
+  move(c.kl_clip, o.kl_clip);
+  move(c.step_length, o.step_length, "step_length", 5);
+  move(c.precondition_tf32, o.precondition_tf32, "precondition_tf32");
+  move(c.dtype, o.dtype, "dtype");
+  move(c.loss_reduction, o.loss_reduction, "loss_reduction", 3);
+}
+
+/// Those that an optimizer has; K-FAC's without those of its curvature.
+template <class Options, class Move>
+void move_fields(auto& c, Options& o, const Move& move) {
+  move(c.weight_decay, o.weight_decay);
+  if constexpr (requires { o.momentum; }) move(c.momentum, o.momentum);
+  if constexpr (requires { o.nesterov; }) move(c.nesterov, o.nesterov, "nesterov");
+  if constexpr (requires { o.momentum_correction; })
+    move(c.momentum_correction, o.momentum_correction, "momentum_correction");
+  if constexpr (requires { o.epsilon; }) move(c.epsilon, o.epsilon);
+  if constexpr (OptionsOf<Options, optim::LarsOptions>) {
+    move(c.eta, o.eta);
+    move(c.lars_form, o.form, "lars_form", 4);
+    move(c.min_trust, o.min_trust);
+    move(c.max_trust, o.max_trust);
+  }
+  if constexpr (requires { o.beta1; }) {
+    move(c.beta1, o.beta1);
+    move(c.beta2, o.beta2);
+  }
+  if constexpr (OptionsOf<Options, optim::MuonOptions>) {
+    move(c.muon_scale, o.scale, "muon_scale", 2);
+    move(c.adam_rate, o.adam_rate);
+  }
+  if constexpr (OptionsOf<Options, optim::KfacOptions>) {
+    move(c.update, o.update, "update", 2);
+    move(c.momentum_rule, o.momentum_rule, "momentum_rule", 3);
+    move(c.initial_lr, o.initial_lr);
+    move(c.rescale, o.rescale, "rescale", 3);
+  } else {
+    move(c.loss_reduction, o.loss_reduction, "loss_reduction", 3);
+    move_fields(c, o.communication, move);
+  }
 }
 
 dkfac_curvature_options default_curvature() {
-  const kfac::CurvatureOptions d;
-  dkfac_curvature_options o{};
-  o.struct_size = sizeof o;
-  o.damping = d.damping;
-  o.relative_damping = d.relative_damping;
-  o.damping_split = static_cast<std::int32_t>(d.damping_split);
-  o.norm_damping = d.norm_damping;
-  o.new_weight = d.statistics.new_weight;
-  o.average_start = static_cast<std::int32_t>(d.statistics.average_start);
-  o.statistics_fraction = d.statistics.fraction;
-  o.micro_batches = d.statistics.micro_batches;
-  o.norm_fisher = static_cast<std::int32_t>(d.statistics.norm_fisher);
-  o.sharing = static_cast<std::int32_t>(d.statistics.sharing);
-  o.operand = number_of(d.statistics.operand);
-  o.low_rank = d.statistics.low_rank;
-  o.records_valid_until_step = d.statistics.records_valid_until_step;
-  o.staleness = static_cast<std::int32_t>(d.refresh.staleness);
-  o.statistics_interval = d.refresh.statistics_interval;
-  o.inverse_interval = d.refresh.inverse_interval;
-  o.overhead = d.refresh.overhead;
-  o.early_refreshes = d.refresh.early_refreshes;
-  o.stagger_inverses = d.refresh.stagger_inverses;
-  o.delay_inverses = d.refresh.delay_inverses;
-  o.similarity = d.refresh.similarity;
-  o.max_interval = d.refresh.max_interval;
-  o.inverse_method = static_cast<std::int32_t>(d.inverse.method);
-  o.max_failed_refreshes = d.inverse.max_failed_refreshes;
-  o.grad_worker_fraction = d.distribution.grad_worker_fraction;
-  o.calibrate = d.distribution.calibrate;
-  o.split_factors = d.distribution.split_factors;
-  o.split_wide = d.distribution.split_wide;
-  o.local_statistics = d.distribution.local_statistics;
-  o.kl_clip = d.kl_clip;
-  o.step_length = static_cast<std::int32_t>(d.step_length);
-  o.precondition_tf32 = d.precondition_tf32;
-  o.dtype = static_cast<std::int32_t>(d.dtype);
-  o.loss_reduction = static_cast<std::int32_t>(d.loss_reduction);
-  o.overlap = d.communication.overlap;
-  o.bucket_bytes = d.communication.bucket_bytes;
-  o.gradient_wire = number_of(d.communication.gradient_wire);
-  o.statistics_wire = number_of(d.communication.statistics_wire);
-  o.weight_wire = number_of(d.communication.weight_wire);
-  o.block_width = d.inverse.block_width;
-  return o;
+  dkfac_curvature_options options{};
+  options.struct_size = sizeof options;
+  const kfac::CurvatureOptions defaults;
+  move_fields(options, defaults, Writer{});
+  return options;
 }
 
 dkfac_context_options default_context() {
@@ -77,72 +157,21 @@ dkfac_context_options default_context() {
 }
 
 dkfac_optimizer_options default_optimizer(std::int32_t kind) {
-  dkfac_optimizer_options o{};
-  o.struct_size = sizeof o;
-  o.kind = kind;
-  const CommunicationOptions communication;
-  o.overlap = communication.overlap;
-  o.bucket_bytes = communication.bucket_bytes;
-  o.gradient_wire = number_of(communication.gradient_wire);
-  const optim::SgdOptions sgd;
-  o.momentum = sgd.momentum;
-  o.momentum_correction = sgd.momentum_correction;
-  o.weight_decay = sgd.weight_decay;
-  const optim::KfacOptions kfac;
-  o.update = static_cast<std::int32_t>(kfac.update);
-  o.momentum_rule = static_cast<std::int32_t>(kfac.momentum_rule);
-  o.initial_lr = kfac.initial_lr;
-  o.rescale = static_cast<std::int32_t>(kfac.rescale);
-  const optim::AdamwOptions adamw;
-  o.beta1 = adamw.beta1;
-  o.beta2 = adamw.beta2;
-  const optim::LarsOptions lars;
-  o.eta = lars.eta;
-  o.epsilon = lars.epsilon;
-  o.lars_form = static_cast<std::int32_t>(lars.form);
-  o.min_trust = lars.min_trust;
-  o.max_trust = lars.max_trust;
-  const optim::MuonOptions muon;
-  o.muon_scale = static_cast<std::int32_t>(muon.scale);
-  o.adam_rate = muon.adam_rate;
-  if (kind == DKFAC_LARS) {
-    o.momentum = lars.momentum;
-    o.weight_decay = lars.weight_decay;
-  } else if (kind == DKFAC_ADAMW) {
-    o.epsilon = adamw.epsilon;
-    o.weight_decay = adamw.weight_decay;
-  } else if (kind == DKFAC_MUON) {
-    o.momentum = muon.momentum;
-    o.nesterov = muon.nesterov;
-    o.weight_decay = muon.weight_decay;
-    o.beta1 = muon.beta1;
-    o.beta2 = muon.beta2;
-    o.epsilon = muon.epsilon;
-  } else if (kind == DKFAC_KFAC) {
-    o.momentum = kfac.momentum;
-    o.weight_decay = kfac.weight_decay;
-    o.beta1 = kfac.beta1;
-    o.beta2 = kfac.beta2;
-    o.epsilon = kfac.epsilon;
-  }
-  return o;
-}
-
-CommunicationOptions communication(std::int32_t overlap, std::int64_t bucket_bytes,
-                                   std::int32_t gradient_wire, const char* operation) {
-  CommunicationOptions options;
-  options.overlap = flag_of(overlap, operation, "overlap");
-  options.bucket_bytes = bucket_bytes;
-  options.gradient_wire = wire_of(gradient_wire, operation, "gradient_wire");
+  dkfac_optimizer_options options{};
+  options.struct_size = sizeof options;
+  options.kind = kind;
+  const auto set = [&options](const auto& defaults) { move_fields(options, defaults, Writer{}); };
+  // A field that the kind does not use has the default of the last of these that does.
+  set(optim::KfacOptions{});
+  set(optim::MuonOptions{});
+  set(optim::AdamwOptions{});
+  set(optim::LarsOptions{});
+  set(optim::SgdOptions{});
+  if (kind == DKFAC_LARS) set(optim::LarsOptions{});
+  if (kind == DKFAC_ADAMW) set(optim::AdamwOptions{});
+  if (kind == DKFAC_MUON) set(optim::MuonOptions{});
+  if (kind == DKFAC_KFAC) set(optim::KfacOptions{});
   return options;
-}
-
-/// Sets the fields that all optimizers but K-FAC share.
-template <class Options>
-void set_common(Options& options, const dkfac_optimizer_options& o, const char* operation) {
-  options.weight_decay = o.weight_decay;
-  options.loss_reduction = enum_of<LossReduction>(o.loss_reduction, 3, operation, "loss_reduction");
-  options.communication = communication(o.overlap, o.bucket_bytes, o.gradient_wire, operation);
 }
 
 }  // namespace
@@ -167,55 +196,9 @@ kfac::CurvatureOptions curvature_options(const dkfac_curvature_options* given,
                                          const char* operation) {
   const dkfac_curvature_options o =
       known_fields(given, default_curvature(), operation, "dkfac_curvature_options");
-  const auto flag = [operation](std::int32_t value, const char* field) {
-    return flag_of(value, operation, field);
-  };
   kfac::CurvatureOptions options;
-  options.damping = o.damping;
-  options.relative_damping = o.relative_damping;
-  options.damping_split =
-      enum_of<kfac::DampingSplit>(o.damping_split, 3, operation, "damping_split");
-  options.norm_damping = o.norm_damping;
-  kfac::StatisticsOptions& statistics = options.statistics;
-  statistics.new_weight = o.new_weight;
-  statistics.average_start =
-      enum_of<kfac::AverageStart>(o.average_start, 3, operation, "average_start");
-  statistics.fraction = o.statistics_fraction;
-  statistics.micro_batches = o.micro_batches;
-  statistics.norm_fisher =
-      enum_of<decltype(statistics.norm_fisher)>(o.norm_fisher, 3, operation, "norm_fisher");
-  statistics.sharing = enum_of<kfac::WeightSharing>(o.sharing, 2, operation, "sharing");
-  statistics.operand = wire_of(o.operand, operation, "operand");
-  statistics.low_rank = flag(o.low_rank, "low_rank");
-  statistics.records_valid_until_step =
-      flag(o.records_valid_until_step, "records_valid_until_step");
-  options.refresh = {.staleness = enum_of<kfac::Staleness>(o.staleness, 2, operation, "staleness"),
-                     .statistics_interval = o.statistics_interval,
-                     .inverse_interval = o.inverse_interval,
-                     .overhead = o.overhead,
-                     .early_refreshes = flag(o.early_refreshes, "early_refreshes"),
-                     .stagger_inverses = flag(o.stagger_inverses, "stagger_inverses"),
-                     .delay_inverses = flag(o.delay_inverses, "delay_inverses"),
-                     .similarity = o.similarity,
-                     .max_interval = o.max_interval};
-  options.inverse = {
-      .method = enum_of<kfac::InverseMethod>(o.inverse_method, 3, operation, "inverse_method"),
-      .block_width = o.block_width,
-      .max_failed_refreshes = o.max_failed_refreshes,
-      .failure_folder = o.failure_folder == nullptr ? "" : o.failure_folder};
-  options.distribution = {.grad_worker_fraction = o.grad_worker_fraction,
-                          .calibrate = flag(o.calibrate, "calibrate"),
-                          .split_factors = flag(o.split_factors, "split_factors"),
-                          .split_wide = flag(o.split_wide, "split_wide"),
-                          .local_statistics = flag(o.local_statistics, "local_statistics")};
-  options.communication = communication(o.overlap, o.bucket_bytes, o.gradient_wire, operation);
-  options.communication.statistics_wire = wire_of(o.statistics_wire, operation, "statistics_wire");
-  options.communication.weight_wire = wire_of(o.weight_wire, operation, "weight_wire");
-  options.kl_clip = o.kl_clip;
-  options.step_length = enum_of<kfac::StepLength>(o.step_length, 5, operation, "step_length");
-  options.precondition_tf32 = flag(o.precondition_tf32, "precondition_tf32");
-  options.dtype = dtype_of(o.dtype, operation, "dtype");
-  options.loss_reduction = enum_of<LossReduction>(o.loss_reduction, 3, operation, "loss_reduction");
+  move_fields(o, options, Reader{operation});
+  if (o.failure_folder != nullptr) options.inverse.failure_folder = o.failure_folder;
   options.validate();
   return options;
 }
@@ -241,49 +224,19 @@ std::unique_ptr<optim::Optimizer> make_optimizer(std::shared_ptr<comm::Communica
   const auto kind = enum_of<dkfac_optimizer_kind>(o.kind, 5, operation, "the kind of optimizer");
   DKFAC_CHECK(kind == DKFAC_KFAC || curvature == nullptr, "[", operation,
               "] curvature options are for DKFAC_KFAC; pass null");
-  const auto& [device, context] = execution;
+  const auto made = [&](auto options, const auto& make) {
+    move_fields(o, options, Reader{operation});
+    return make(std::move(comm), options, execution.device, execution.options);
+  };
   switch (kind) {
-    case DKFAC_SGD: {
-      optim::SgdOptions options;
-      set_common(options, o, operation);
-      options.momentum = o.momentum;
-      options.nesterov = flag_of(o.nesterov, operation, "nesterov");
-      options.momentum_correction =
-          flag_of(o.momentum_correction, operation, "momentum_correction");
-      return optim::make_sgd(std::move(comm), options, device, context);
-    }
-    case DKFAC_LARS: {
-      optim::LarsOptions options;
-      set_common(options, o, operation);
-      options.momentum = o.momentum;
-      options.nesterov = flag_of(o.nesterov, operation, "nesterov");
-      options.eta = o.eta;
-      options.epsilon = o.epsilon;
-      options.form = enum_of<optim::LarsForm>(o.lars_form, 4, operation, "lars_form");
-      options.min_trust = o.min_trust;
-      options.max_trust = o.max_trust;
-      return optim::make_lars(std::move(comm), options, device, context);
-    }
-    case DKFAC_ADAMW: {
-      optim::AdamwOptions options;
-      set_common(options, o, operation);
-      options.beta1 = o.beta1;
-      options.beta2 = o.beta2;
-      options.epsilon = o.epsilon;
-      return optim::make_adamw(std::move(comm), options, device, context);
-    }
-    case DKFAC_MUON: {
-      optim::MuonOptions options;
-      set_common(options, o, operation);
-      options.momentum = o.momentum;
-      options.nesterov = flag_of(o.nesterov, operation, "nesterov");
-      options.scale = enum_of<optim::MuonScale>(o.muon_scale, 2, operation, "muon_scale");
-      options.adam_rate = o.adam_rate;
-      options.beta1 = o.beta1;
-      options.beta2 = o.beta2;
-      options.epsilon = o.epsilon;
-      return optim::make_muon(std::move(comm), options, device, context);
-    }
+    case DKFAC_SGD:
+      return made(optim::SgdOptions{}, optim::make_sgd);
+    case DKFAC_LARS:
+      return made(optim::LarsOptions{}, optim::make_lars);
+    case DKFAC_ADAMW:
+      return made(optim::AdamwOptions{}, optim::make_adamw);
+    case DKFAC_MUON:
+      return made(optim::MuonOptions{}, optim::make_muon);
     case DKFAC_KFAC:
       break;
   }
@@ -293,19 +246,8 @@ std::unique_ptr<optim::Optimizer> make_optimizer(std::shared_ptr<comm::Communica
               "[", operation,
               "] K-FAC takes loss_reduction, overlap, bucket_bytes and gradient_wire from its "
               "curvature options; set them in dkfac_curvature_options");
-  optim::KfacOptions options;
-  options.curvature = curvature_options(curvature, operation);
-  options.update = enum_of<optim::DirectionUpdate>(o.update, 2, operation, "update");
-  options.beta1 = o.beta1;
-  options.beta2 = o.beta2;
-  options.epsilon = o.epsilon;
-  options.momentum = o.momentum;
-  options.momentum_rule =
-      enum_of<optim::MomentumRule>(o.momentum_rule, 3, operation, "momentum_rule");
-  options.initial_lr = o.initial_lr;
-  options.rescale = enum_of<optim::Rescale>(o.rescale, 3, operation, "rescale");
-  options.weight_decay = o.weight_decay;
-  return optim::make_kfac(std::move(comm), options, device, context);
+  return made(optim::KfacOptions{.curvature = curvature_options(curvature, operation)},
+              optim::make_kfac);
 }
 
 }  // namespace dkfac::c
