@@ -8,10 +8,15 @@ namespace dkfac::c {
 
 inline LayerId layer_id(std::int32_t layer) { return LayerId{layer}; }
 
+/// Runs call(object) with the object of a handle.
+template <class Handle, class Call>
+int on_object(const char* name, Handle* handle, const Call& call) {
+  return guarded([&] { call(required(handle, name, "the object").object); });
+}
+
 template <class Handle>
 int wants_input(const char* name, const Handle* handle, std::int32_t layer, std::int32_t* wants) {
-  return guarded([&] {
-    const auto& object = required(handle, name, "the object").object;
+  return on_object(name, handle, [&](const auto& object) {
     required(wants, name, "wants") =
         layer < 0 ? object.wants_statistics() : object.wants_input(layer_id(layer));
   });
@@ -20,19 +25,22 @@ int wants_input(const char* name, const Handle* handle, std::int32_t layer, std:
 template <class Handle>
 int wants_grad_output(const char* name, const Handle* handle, std::int32_t layer,
                       std::int32_t* wants) {
-  return guarded([&] {
-    const auto& object = required(handle, name, "the object").object;
+  return on_object(name, handle, [&](const auto& object) {
     required(wants, name, "wants") =
         layer < 0 ? object.wants_statistics() : object.wants_grad_output(layer_id(layer));
   });
 }
 
+/// Returns the view of a tensor that has to be given.
+inline ConstTensorView given_view(const dkfac_tensor* tensor, const char* name, const char* what) {
+  return view_of(&required(tensor, name, what), name, what);
+}
+
 template <class Handle>
 int record_input(const char* name, Handle* handle, std::int32_t layer, const dkfac_tensor* input,
                  const dkfac_record_scale* scale) {
-  return guarded([&] {
-    auto& object = required(handle, name, "the object").object;
-    const ConstTensorView view = view_of(&required(input, name, "input"), name, "input");
+  return on_object(name, handle, [&](auto& object) {
+    const ConstTensorView view = given_view(input, name, "input");
     object.record_input(layer_id(layer), view, stream_of(*input, name), record_scale(scale));
   });
 }
@@ -40,10 +48,8 @@ int record_input(const char* name, Handle* handle, std::int32_t layer, const dkf
 template <class Handle>
 int record_grad_output(const char* name, Handle* handle, std::int32_t layer,
                        const dkfac_tensor* grad_output, const dkfac_record_scale* scale) {
-  return guarded([&] {
-    auto& object = required(handle, name, "the object").object;
-    const ConstTensorView view =
-        view_of(&required(grad_output, name, "grad_output"), name, "grad_output");
+  return on_object(name, handle, [&](auto& object) {
+    const ConstTensorView view = given_view(grad_output, name, "grad_output");
     object.record_grad_output(layer_id(layer), view, stream_of(*grad_output, name),
                               record_scale(scale));
   });
@@ -54,24 +60,20 @@ int record_normalization(const char* name, Handle* handle, std::int32_t layer,
                          const dkfac_tensor* x, const dkfac_tensor* mean,
                          const dkfac_tensor* inv_std, const dkfac_tensor* grad_output,
                          const dkfac_record_scale* scale) {
-  return guarded([&] {
-    auto& object = required(handle, name, "the object").object;
-    const ConstTensorView input = view_of(&required(x, name, "x"), name, "x");
-    object.record_normalization(
-        layer_id(layer), input, view_of(&required(mean, name, "mean"), name, "mean"),
-        view_of(&required(inv_std, name, "inv_std"), name, "inv_std"),
-        view_of(&required(grad_output, name, "grad_output"), name, "grad_output"),
-        stream_of(*x, name), record_scale(scale));
+  return on_object(name, handle, [&](auto& object) {
+    const ConstTensorView input = given_view(x, name, "x");
+    object.record_normalization(layer_id(layer), input, given_view(mean, name, "mean"),
+                                given_view(inv_std, name, "inv_std"),
+                                given_view(grad_output, name, "grad_output"), stream_of(*x, name),
+                                record_scale(scale));
   });
 }
 
 template <class Handle>
 int record_sample_gradients(const char* name, Handle* handle, std::int32_t layer,
                             const dkfac_tensor* gradients, const dkfac_record_scale* scale) {
-  return guarded([&] {
-    auto& object = required(handle, name, "the object").object;
-    const ConstTensorView view =
-        view_of(&required(gradients, name, "gradients"), name, "gradients");
+  return on_object(name, handle, [&](auto& object) {
+    const ConstTensorView view = given_view(gradients, name, "gradients");
     object.record_sample_gradients(layer_id(layer), view, stream_of(*gradients, name),
                                    record_scale(scale));
   });
@@ -79,19 +81,23 @@ int record_sample_gradients(const char* name, Handle* handle, std::int32_t layer
 
 template <class Handle>
 int set_curvature(const char* name, Handle* handle, const dkfac_curvature_settings* settings) {
-  return guarded([&] {
-    required(handle, name, "the object").object.set_curvature(curvature_settings(settings, name));
+  return on_object(name, handle,
+                   [&](auto& object) { object.set_curvature(curvature_settings(settings, name)); });
+}
+
+/// Keeps what text(object) returns with the handle, and writes where it is to *out.
+template <class Handle, class Text>
+int keep_text(const char* name, const Handle* handle, const char** out, const Text& text) {
+  return on_object(name, handle, [&](const auto& object) {
+    const char*& target = required(out, name, "text");
+    handle->text = text(object);
+    target = handle->text.c_str();
   });
 }
 
 template <class Handle>
 int describe(const char* name, const Handle* handle, const char** text) {
-  return guarded([&] {
-    const Handle& h = required(handle, name, "the object");
-    const char*& out = required(text, name, "text");
-    h.text = h.object.describe();
-    out = h.text.c_str();
-  });
+  return keep_text(name, handle, text, [](const auto& object) { return object.describe(); });
 }
 
 /// Writes the report where the caller wants one.
@@ -104,8 +110,7 @@ void check_report(const dkfac_step_report* out, const char* name);
 
 template <class Handle>
 int read_factors(const char* name, Handle* handle, std::int32_t layer, dkfac_factors** out) {
-  return guarded([&] {
-    auto& object = required(handle, name, "the object").object;
+  return on_object(name, handle, [&](auto& object) {
     dkfac_factors*& target = required(out, name, "out");
     target = own_factors(object.read_factors(layer_id(layer)));
   });
@@ -132,8 +137,7 @@ class CallbackVisitor final : public StateVisitor {
 
 template <class Handle>
 int visit_state(const char* name, Handle* handle, const dkfac_state_visitor* visitor) {
-  return guarded([&] {
-    auto& object = required(handle, name, "the object").object;
+  return on_object(name, handle, [&](auto& object) {
     CallbackVisitor callbacks(visitor, name);
     object.visit_state(callbacks);
     callbacks.finish();

@@ -70,41 +70,37 @@ int dkfac_optimizer_add_layer(dkfac_optimizer* object, const char* name,
 }
 
 int dkfac_optimizer_prepare(dkfac_optimizer* object) {
-  return c::guarded(
-      [&] { c::required(object, "dkfac_optimizer_prepare", "the object").object.prepare(); });
+  return c::on_object(__func__, object, [](auto& o) { o.prepare(); });
 }
 
 int dkfac_optimizer_wants_input(const dkfac_optimizer* object, int32_t layer, int32_t* wants) {
-  return c::wants_input("dkfac_optimizer_wants_input", object, layer, wants);
+  return c::wants_input(__func__, object, layer, wants);
 }
 int dkfac_optimizer_wants_grad_output(const dkfac_optimizer* object, int32_t layer,
                                       int32_t* wants) {
-  return c::wants_grad_output("dkfac_optimizer_wants_grad_output", object, layer, wants);
+  return c::wants_grad_output(__func__, object, layer, wants);
 }
 int dkfac_optimizer_record_input(dkfac_optimizer* object, int32_t layer, const dkfac_tensor* input,
                                  const dkfac_record_scale* scale) {
-  return c::record_input("dkfac_optimizer_record_input", object, layer, input, scale);
+  return c::record_input(__func__, object, layer, input, scale);
 }
 int dkfac_optimizer_record_grad_output(dkfac_optimizer* object, int32_t layer,
                                        const dkfac_tensor* grad_output,
                                        const dkfac_record_scale* scale) {
-  return c::record_grad_output("dkfac_optimizer_record_grad_output", object, layer, grad_output,
-                               scale);
+  return c::record_grad_output(__func__, object, layer, grad_output, scale);
 }
 int dkfac_optimizer_record_normalization(dkfac_optimizer* object, int32_t layer,
                                          const dkfac_tensor* x, const dkfac_tensor* mean,
                                          const dkfac_tensor* inv_std,
                                          const dkfac_tensor* grad_output,
                                          const dkfac_record_scale* scale) {
-  return c::record_normalization("dkfac_optimizer_record_normalization", object, layer, x, mean,
-                                 inv_std, grad_output, scale);
+  return c::record_normalization(__func__, object, layer, x, mean, inv_std, grad_output, scale);
 }
 
 int dkfac_optimizer_record_sample_gradients(dkfac_optimizer* object, int32_t layer,
                                             const dkfac_tensor* gradients,
                                             const dkfac_record_scale* scale) {
-  return c::record_sample_gradients("dkfac_optimizer_record_sample_gradients", object, layer,
-                                    gradients, scale);
+  return c::record_sample_gradients(__func__, object, layer, gradients, scale);
 }
 
 int dkfac_optimizer_grads_ready(dkfac_optimizer* object, int32_t layer, void* stream,
@@ -130,14 +126,14 @@ int dkfac_optimizer_step(dkfac_optimizer* object, const dkfac_step_args* args, v
 
 int dkfac_optimizer_set_curvature(dkfac_optimizer* object,
                                   const dkfac_curvature_settings* settings) {
-  return c::set_curvature("dkfac_optimizer_set_curvature", object, settings);
+  return c::set_curvature(__func__, object, settings);
 }
 int dkfac_optimizer_read_factors(dkfac_optimizer* object, int32_t layer, dkfac_factors** out) {
-  return c::read_factors("dkfac_optimizer_read_factors", object, layer, out);
+  return c::read_factors(__func__, object, layer, out);
 }
 int dkfac_optimizer_visit_state(dkfac_optimizer* object, const dkfac_state_visitor* visitor) {
-  return c::visit_state("dkfac_optimizer_visit_state", object, visitor);
+  return c::visit_state(__func__, object, visitor);
 }
 int dkfac_optimizer_describe(const dkfac_optimizer* object, const char** text) {
-  return c::describe("dkfac_optimizer_describe", object, text);
+  return c::describe(__func__, object, text);
 }

@@ -39,48 +39,41 @@ int dkfac_preconditioner_add_layer(dkfac_preconditioner* object, const char* nam
 }
 
 int dkfac_preconditioner_keep_direction(dkfac_preconditioner* object, int32_t layer) {
-  return c::guarded([&] {
-    c::required(object, "dkfac_preconditioner_keep_direction", "the object")
-        .object.keep_direction(c::layer_id(layer));
-  });
+  return c::on_object(__func__, object, [&](auto& o) { o.keep_direction(c::layer_id(layer)); });
 }
 int dkfac_preconditioner_prepare(dkfac_preconditioner* object) {
-  return c::guarded(
-      [&] { c::required(object, "dkfac_preconditioner_prepare", "the object").object.prepare(); });
+  return c::on_object(__func__, object, [](auto& o) { o.prepare(); });
 }
 
 int dkfac_preconditioner_wants_input(const dkfac_preconditioner* object, int32_t layer,
                                      int32_t* wants) {
-  return c::wants_input("dkfac_preconditioner_wants_input", object, layer, wants);
+  return c::wants_input(__func__, object, layer, wants);
 }
 int dkfac_preconditioner_wants_grad_output(const dkfac_preconditioner* object, int32_t layer,
                                            int32_t* wants) {
-  return c::wants_grad_output("dkfac_preconditioner_wants_grad_output", object, layer, wants);
+  return c::wants_grad_output(__func__, object, layer, wants);
 }
 int dkfac_preconditioner_record_input(dkfac_preconditioner* object, int32_t layer,
                                       const dkfac_tensor* input, const dkfac_record_scale* scale) {
-  return c::record_input("dkfac_preconditioner_record_input", object, layer, input, scale);
+  return c::record_input(__func__, object, layer, input, scale);
 }
 int dkfac_preconditioner_record_grad_output(dkfac_preconditioner* object, int32_t layer,
                                             const dkfac_tensor* grad_output,
                                             const dkfac_record_scale* scale) {
-  return c::record_grad_output("dkfac_preconditioner_record_grad_output", object, layer,
-                               grad_output, scale);
+  return c::record_grad_output(__func__, object, layer, grad_output, scale);
 }
 int dkfac_preconditioner_record_normalization(dkfac_preconditioner* object, int32_t layer,
                                               const dkfac_tensor* x, const dkfac_tensor* mean,
                                               const dkfac_tensor* inv_std,
                                               const dkfac_tensor* grad_output,
                                               const dkfac_record_scale* scale) {
-  return c::record_normalization("dkfac_preconditioner_record_normalization", object, layer, x,
-                                 mean, inv_std, grad_output, scale);
+  return c::record_normalization(__func__, object, layer, x, mean, inv_std, grad_output, scale);
 }
 
 int dkfac_preconditioner_record_sample_gradients(dkfac_preconditioner* object, int32_t layer,
                                                  const dkfac_tensor* gradients,
                                                  const dkfac_record_scale* scale) {
-  return c::record_sample_gradients("dkfac_preconditioner_record_sample_gradients", object, layer,
-                                    gradients, scale);
+  return c::record_sample_gradients(__func__, object, layer, gradients, scale);
 }
 
 int dkfac_preconditioner_step(dkfac_preconditioner* object, const dkfac_layer_grad* grads,
@@ -107,32 +100,24 @@ int dkfac_preconditioner_step(dkfac_preconditioner* object, const dkfac_layer_gr
 
 int dkfac_preconditioner_set_rates(dkfac_preconditioner* object, int32_t layer, double weight_lr,
                                    double bias_lr) {
-  return c::guarded([&] {
-    c::required(object, "dkfac_preconditioner_set_rates", "the object")
-        .object.set_rates(c::layer_id(layer), weight_lr, bias_lr);
-  });
+  return c::on_object(__func__, object,
+                      [&](auto& o) { o.set_rates(c::layer_id(layer), weight_lr, bias_lr); });
 }
 int dkfac_preconditioner_set_curvature(dkfac_preconditioner* object,
                                        const dkfac_curvature_settings* settings) {
-  return c::set_curvature("dkfac_preconditioner_set_curvature", object, settings);
+  return c::set_curvature(__func__, object, settings);
 }
 int dkfac_preconditioner_read_factors(dkfac_preconditioner* object, int32_t layer,
                                       dkfac_factors** out) {
-  return c::read_factors("dkfac_preconditioner_read_factors", object, layer, out);
+  return c::read_factors(__func__, object, layer, out);
 }
 int dkfac_preconditioner_visit_state(dkfac_preconditioner* object,
                                      const dkfac_state_visitor* visitor) {
-  return c::visit_state("dkfac_preconditioner_visit_state", object, visitor);
+  return c::visit_state(__func__, object, visitor);
 }
 int dkfac_preconditioner_describe(const dkfac_preconditioner* object, const char** text) {
-  return c::describe("dkfac_preconditioner_describe", object, text);
+  return c::describe(__func__, object, text);
 }
 int dkfac_preconditioner_notice(const dkfac_preconditioner* object, const char** text) {
-  constexpr const char* kName = "dkfac_preconditioner_notice";
-  return c::guarded([&] {
-    const dkfac_preconditioner& p = c::required(object, kName, "the object");
-    const char*& out = c::required(text, kName, "text");
-    p.text = p.object.notice();
-    out = p.text.c_str();
-  });
+  return c::keep_text(__func__, object, text, [](const auto& o) { return o.notice(); });
 }
