@@ -10,8 +10,7 @@ namespace dkfac::kfac {
 
 void Decisions::prepare() {
   all_.resize(index_of(layers_.ids()));
-  numbers_ = comm::HostDevicePair(layers_.ctx, {std::int64_t{kNumbersPerDecision} * layers_.ids()},
-                                  DType::f64);
+  numbers_ = comm::HostDevicePair(layers_.ctx, {kNumbers * layers_.ids()}, DType::f64);
 }
 
 /// Every number is written by one rank and zero elsewhere, so that the sums are exact and
@@ -24,8 +23,7 @@ void Decisions::request(Recorder& recorder) {
   for (StatisticId id = 0; id < layers_.ids(); ++id) {
     if (!layers_.due(id) || !layers_.averaged_here(id)) continue;
     const Statistic& s = layers_.statistic(id);
-    const TensorView numbers =
-        all.slice(0, std::int64_t{kNumbersPerDecision} * id, kNumbersPerDecision);
+    const TensorView numbers = all.slice(0, kNumbers * id, kNumbers);
     const TensorView sum = recorder.sums().of(id);
     if (adaptive())
       s.history.compare(ctx, s.plan.form, sum.reshape(s.plan.shape),
@@ -37,15 +35,12 @@ void Decisions::request(Recorder& recorder) {
   numbers_.fetch(ctx);
 }
 
-/// Rounds each decision by encode_decision(), so that it would be exact in any wire type.
 void Decisions::collect() {
   if (!needed()) return;
   for (StatisticId id = 0; id < layers_.ids(); ++id) {
     if (!layers_.due(id)) continue;
-    const std::span<double> numbers(
-        numbers_.numbers<double>() + std::int64_t{kNumbersPerDecision} * id, kNumbersPerDecision);
-    encode_decision(decide(id, numbers), numbers);
-    all_[index_of(id)] = decode_decision(numbers);
+    const std::span<const double> numbers(numbers_.numbers<double>() + kNumbers * id, kNumbers);
+    all_[index_of(id)] = decide(id, numbers);
   }
 }
 
@@ -62,7 +57,7 @@ RefreshDecision Decisions::decide(StatisticId id, std::span<const double> number
   decision.interval = next_intervals(layers_.schedule.entry(id).intervals, similarity.to_last,
                                      similarity.to_before, refresh.max_interval)
                           .last;
-  decision.drift = similarity.drift;
+  decision.drift = rounded_drift(similarity.drift);
   return decision;
 }
 

@@ -36,9 +36,10 @@ class Decisions {
   }
   [[nodiscard]] RefreshDecision decide(StatisticId id, std::span<const double> numbers) const;
 
+  static constexpr std::int64_t kNumbers = 4;  ///< For a decision; see numbers_.
   LayerTable& layers_;
   std::vector<RefreshDecision> all_;
-  /// f64[statistics * kNumbersPerDecision]: drifts from the last value and the one before it,
+  /// f64[statistics * kNumbers]: drifts from the last value and the one before it,
   /// largest magnitude, and whether the sum is finite.
   comm::HostDevicePair numbers_;
 };

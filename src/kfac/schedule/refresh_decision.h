@@ -1,26 +1,25 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
-#include <span>
+
+#include "dkfac/core/half.h"
 
 #include "comm/collective/wire.h"
 
-/// What every rank must know of a statistic before its next forward pass; decided by its owner.
-/// Decisions are sent along with other data in its type, so each number is exact in f16. All ranks,
-/// including the owner, use the numbers that were sent.
 namespace dkfac::kfac {
 
+/// What every rank must know of a statistic before its next forward pass.
 struct RefreshDecision {
   std::int64_t interval = 1;         ///< Steps until the next refresh, in [1, kMaxInterval].
-  double drift = -1;                 ///< As StatisticReport; sent rounded to f16.
+  double drift = -1;                 ///< As StatisticReport; see rounded_drift().
   int exponent = comm::kNoExponent;  ///< Largest magnitude < 2^exponent.
   bool operator==(const RefreshDecision&) const = default;
 };
 
-inline constexpr int kNumbersPerDecision = 4;
-
-/// Writes out[kNumbersPerDecision]: two digits of the interval, drift, exponent.
-void encode_decision(const RefreshDecision& decision, std::span<double> out);
-[[nodiscard]] RefreshDecision decode_decision(std::span<const double> numbers);
+/// Returns the drift that a decision has: rounded to f16, and finite.
+[[nodiscard]] inline double rounded_drift(double drift) {
+  return to_float(to_f16(std::clamp(drift, -1.0, static_cast<double>(kMaxF16))));
+}
 
 }  // namespace dkfac::kfac

@@ -18,9 +18,7 @@ struct Intervals {
   bool operator==(const Intervals&) const = default;
 };
 
-/// Intervals are sent as two digits in this base, which f16 represents exactly.
-inline constexpr std::int64_t kIntervalBase = 1024;
-inline constexpr std::int64_t kMaxInterval = kIntervalBase * kIntervalBase - 1;
+inline constexpr std::int64_t kMaxInterval = (1 << 20) - 1;
 
 /// Returns the intervals after a refresh. The next one is
 /// - half of the last interval (at least 1) when the new value is not similar to the last one;
