@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <numeric>
 #include <thread>
 #include <utility>
 
@@ -66,10 +65,10 @@ void MpiGroup::copy(MPI_Comm comm, const Options& options) {
 std::shared_ptr<MpiGroup> MpiGroup::duplicate(MPI_Comm comm, const Options& options) {
   const std::shared_ptr<MpiGroup> group(new MpiGroup());
   group->copy(comm, options);
-  check_mpi(MPI_Comm_rank(group->data_, &group->rank_), "MPI_Comm_rank");
-  check_mpi(MPI_Comm_size(group->data_, &group->size_), "MPI_Comm_size");
-  group->ranks_.resize(static_cast<std::size_t>(group->size_));
-  std::iota(group->ranks_.begin(), group->ranks_.end(), 0);
+  int rank = 0, size = 1;
+  check_mpi(MPI_Comm_rank(group->data_, &rank), "MPI_Comm_rank");
+  check_mpi(MPI_Comm_size(group->data_, &size), "MPI_Comm_size");
+  group->make_whole(rank, size);
   return group;
 }
 
@@ -80,23 +79,17 @@ std::shared_ptr<PeerGroup> MpiGroup::subgroup(std::span<const int> members, int 
     throw CommError(detail::concat("[split] more than ", kMaxId,
                                    " groups were made of one; keep and reuse them"));
   const std::shared_ptr<MpiGroup> group(new MpiGroup());
-  group->parent_ = std::static_pointer_cast<MpiGroup>(shared_from_this());
-  group->next_id_ = next_id_;
+  group->make_part(*this, members);
   group->data_ = data_;
   group->checks_ = checks_;
   group->tag_limit_ = tag_limit_;
   group->id_ = id;
-  for (const int member : members) {
-    if (member == rank_) group->rank_ = static_cast<int>(group->ranks_.size());
-    group->ranks_.push_back(ranks_[static_cast<std::size_t>(member)]);
-  }
-  group->size_ = static_cast<int>(members.size());
   return group;
 }
 
 std::unique_ptr<Transfers> MpiGroup::make_transfers(Channel channel, const CallInfo& info,
                                                     int phase) {
-  return std::make_unique<MpiTransfers>(channel == Channel::data ? data_ : checks_, ranks_,
+  return std::make_unique<MpiTransfers>(channel == Channel::data ? data_ : checks_, members_,
                                         tag(info.sequence, phase));
 }
 
@@ -107,7 +100,8 @@ MpiGroup::~MpiGroup() {
     busy_ = true;
   }
   if (parent_ != nullptr) {
-    parent_->busy_ = parent_->busy_ || busy_;
+    bool& busy = static_cast<MpiGroup&>(*parent_).busy_;
+    busy = busy || busy_;
     return;
   }
   if (busy_ || mpi_is_over()) return;
@@ -123,18 +117,8 @@ int MpiGroup::tag(std::uint64_t sequence, int phase) const {
   return notice_tag() + 1 + static_cast<int>(number % ((tags - 1) / kMpiPhases * kMpiPhases));
 }
 
-const std::string& MpiGroup::failure() const {
-  return failure_.empty() && parent_ != nullptr ? parent_->failure() : failure_;
-}
-
-void MpiGroup::throw_if_failed() {
-  check_mpi_thread("communicator");
-  look_for_notice();
-  if (!failure_.empty()) throw CommError(failure_);
-  if (parent_ != nullptr) parent_->throw_if_failed();
-}
-
 void MpiGroup::look_for_notice() {
+  check_mpi_thread("communicator");
   if (!failure_.empty() || size_ == 1) return;
   int found = 0;
   MPI_Status status;
@@ -149,14 +133,8 @@ void MpiGroup::look_for_notice() {
   failure_ = text.data();
 }
 
-void MpiGroup::fail(std::string_view text) noexcept {
-  if (!failure_.empty()) return;
-  // A failure of the parent is the cause of later failures here.
-  failure_ = failed() ? failure() : std::string(text);
-  if (size_ > 1 && !mpi_is_over()) send_notice();
-}
-
 void MpiGroup::send_notice() noexcept {
+  if (size_ == 1 || mpi_is_over()) return;
   const auto notice = std::make_shared<std::vector<std::byte>>(kNoticeBytes);
   std::vector<std::byte>& memory = *notice;
   const std::size_t length = std::min(failure_.size(), kNoticeBytes - 1);
@@ -166,7 +144,7 @@ void MpiGroup::send_notice() noexcept {
   for (int peer = 0; peer < size_; ++peer) {
     if (peer == rank_) continue;
     const auto i = static_cast<std::size_t>(peer);
-    MPI_Isend(memory.data(), static_cast<int>(memory.size()), MPI_BYTE, ranks_[i], notice_tag(),
+    MPI_Isend(memory.data(), static_cast<int>(memory.size()), MPI_BYTE, members_[i], notice_tag(),
               checks_, &requests[i]);
   }
   for (int polls = 0, done = 0; polls < kNoticePolls && done == 0; ++polls) {

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <numeric>
 #include <span>
 #include <string>
 #include <string_view>
@@ -27,7 +28,7 @@ class PeerGroup : public std::enable_shared_from_this<PeerGroup> {
 
   /// Ranks of the members in the job, i.e. in the group from which this one was made, directly or
   /// over others. Messages name these: a reader looks for a process of the job.
-  [[nodiscard]] virtual std::span<const int> job_ranks() const = 0;
+  [[nodiscard]] std::span<const int> job_ranks() const { return members_; }
   [[nodiscard]] int job_rank(int rank) const { return job_ranks()[static_cast<std::size_t>(rank)]; }
 
   /// Channel of messages: data, or the comparison of calls that precedes them.
@@ -45,11 +46,20 @@ class PeerGroup : public std::enable_shared_from_this<PeerGroup> {
   /// Least unused id on this rank; shared by all groups that derive from one.
   [[nodiscard]] std::int32_t& next_id() { return *next_id_; }
 
-  [[nodiscard]] virtual bool failed() const = 0;
+  [[nodiscard]] bool failed() const { return !failure().empty(); }
   /// Polls for failure notices of peers, then throws the failure of this group or of a parent.
-  virtual void throw_if_failed() = 0;
+  void throw_if_failed() {
+    look_for_notice();
+    if (!failure_.empty()) throw CommError(failure_);
+    if (parent_ != nullptr) parent_->throw_if_failed();
+  }
   /// Records the first failure and notifies the peers without waiting for them.
-  virtual void fail(std::string_view text) noexcept = 0;
+  void fail(std::string_view text) noexcept {
+    if (!failure_.empty()) return;
+    // A failure of the parent is the cause of later failures here.
+    failure_ = failed() ? failure() : std::string(text);
+    send_notice();
+  }
   /// Notifies the peers that this rank issues no call after number `last`.
   virtual void leave(std::uint64_t /*last*/) noexcept {}
 
@@ -70,7 +80,36 @@ class PeerGroup : public std::enable_shared_from_this<PeerGroup> {
 
  protected:
   PeerGroup() = default;
+  /// Makes this the group of all ranks of the job.
+  void make_whole(int rank, int size) {
+    rank_ = rank;
+    size_ = size;
+    members_.resize(static_cast<std::size_t>(size));
+    std::iota(members_.begin(), members_.end(), 0);
+  }
+  /// Makes this the group of `members` of `parent`.
+  void make_part(PeerGroup& parent, std::span<const int> members) {
+    parent_ = parent.shared_from_this();
+    next_id_ = parent.next_id_;
+    size_ = static_cast<int>(members.size());
+    for (const int member : members) {
+      if (member == parent.rank_) rank_ = static_cast<int>(members_.size());
+      members_.push_back(parent.job_rank(member));
+    }
+  }
+
+  /// Records the failure of a notice of a peer, if one has arrived.
+  virtual void look_for_notice() = 0;
+  /// Sends failure_ to the peers.
+  virtual void send_notice() noexcept = 0;
+  [[nodiscard]] const std::string& failure() const {
+    return failure_.empty() && parent_ != nullptr ? parent_->failure() : failure_;
+  }
+
   int rank_ = 0, size_ = 1;
+  std::vector<int> members_;  ///< As job_ranks().
+  std::string failure_;
+  std::shared_ptr<PeerGroup> parent_;
   std::shared_ptr<std::int32_t> next_id_ = std::make_shared<std::int32_t>(1);
   std::vector<std::byte> scratch_;
   std::vector<TreeStep> tree_;

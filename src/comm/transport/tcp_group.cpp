@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <numeric>
 #include <utility>
 
 #include "dkfac/core/error.h"
@@ -28,10 +27,7 @@ Deadline started(double seconds) {
 std::shared_ptr<TcpGroup> TcpGroup::world(const Member& self, const std::string& host,
                                           std::uint16_t port, const Options& options) {
   const std::shared_ptr<TcpGroup> group(new TcpGroup());
-  group->rank_ = self.rank;
-  group->size_ = self.size;
-  group->members_.resize(static_cast<std::size_t>(self.size));
-  std::iota(group->members_.begin(), group->members_.end(), 0);
+  group->make_whole(self.rank, self.size);
   reserve_files(kLinkSockets * (self.size - 1));
   if (self.size > 1)
     group->node_ = std::make_shared<Node>(self, host, port, started(options.timeout_s));
@@ -41,10 +37,7 @@ std::shared_ptr<TcpGroup> TcpGroup::world(const Member& self, const std::string&
 
 std::shared_ptr<TcpGroup> TcpGroup::over(int rank, std::vector<Link> links) {
   const std::shared_ptr<TcpGroup> group(new TcpGroup());
-  group->rank_ = rank;
-  group->size_ = static_cast<int>(links.size());
-  group->members_.resize(links.size());
-  std::iota(group->members_.begin(), group->members_.end(), 0);
+  group->make_whole(rank, static_cast<int>(links.size()));
   group->peers_.resize(links.size());
   group->links_ = std::move(links);
   return group;
@@ -54,15 +47,9 @@ std::shared_ptr<PeerGroup> TcpGroup::subgroup(std::span<const int> members, int 
                                               const Options& options) {
   if (members.empty()) return nullptr;
   const std::shared_ptr<TcpGroup> group(new TcpGroup());
-  group->parent_ = std::static_pointer_cast<TcpGroup>(shared_from_this());
+  group->make_part(*this, members);
   reserve_files(kLinkSockets * static_cast<int>(members.size() - 1));
-  group->next_id_ = next_id_;
   group->node_ = node_;
-  group->size_ = static_cast<int>(members.size());
-  for (const int member : members) {
-    if (member == rank_) group->rank_ = static_cast<int>(group->members_.size());
-    group->members_.push_back(members_[static_cast<std::size_t>(member)]);
-  }
   group->connect(id, options);
   return group;
 }
@@ -87,20 +74,7 @@ std::unique_ptr<Transfers> TcpGroup::make_transfers(Channel channel, const CallI
                                         hash_number(call, static_cast<std::uint64_t>(phase)));
 }
 
-const std::string& TcpGroup::failure() const {
-  return failure_.empty() && parent_ != nullptr ? parent_->failure() : failure_;
-}
-
-void TcpGroup::throw_if_failed() {
-  listen(0);
-  if (!failure_.empty()) throw CommError(failure_);
-  if (parent_ != nullptr) parent_->throw_if_failed();
-}
-
-void TcpGroup::fail(std::string_view text) noexcept {
-  if (!failure_.empty()) return;
-  // A failure of the parent is the cause of later failures here.
-  failure_ = failed() ? failure() : std::string(text);
+void TcpGroup::send_notice() noexcept {
   notify_all(Notice::abort, failure_.data(), std::min(failure_.size(), Notice::kMost));
 }
 

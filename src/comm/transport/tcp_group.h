@@ -24,14 +24,10 @@ class TcpGroup final : public PeerGroup {
   /// Makes the group of `rank` over connections that exist; that to itself is closed.
   static std::shared_ptr<TcpGroup> over(int rank, std::vector<Link> links);
 
-  [[nodiscard]] std::span<const int> job_ranks() const override { return members_; }
   [[nodiscard]] std::unique_ptr<Transfers> make_transfers(Channel channel, const CallInfo& info,
                                                           int phase) override;
   [[nodiscard]] std::shared_ptr<PeerGroup> subgroup(std::span<const int> members, int id,
                                                     const Options& options) override;
-  [[nodiscard]] bool failed() const override { return !failure().empty(); }
-  void throw_if_failed() override;
-  void fail(std::string_view text) noexcept override;
   void leave(std::uint64_t last) noexcept override;
   [[nodiscard]] std::string warning() const override {
     return node_ == nullptr ? std::string() : node_->warning();
@@ -54,19 +50,17 @@ class TcpGroup final : public PeerGroup {
 
   TcpGroup() = default;
   void connect(int id, const Options& options);
+  void look_for_notice() override { listen(0); }
+  void send_notice() noexcept override;
   void listen(int wait_ms);
   void read_notices(int peer);
   void apply_notices(int peer);
   void notify_all(Notice::Kind kind, const void* data, std::size_t bytes) noexcept;
-  [[nodiscard]] const std::string& failure() const;
 
   std::shared_ptr<Node> node_;  ///< Null for a group of one.
-  std::vector<int> members_;    ///< World ranks of the members.
   std::vector<Link> links_;
   std::vector<Peer> peers_;
   std::vector<pollfd> entries_;  ///< Used by listen(), kept between calls.
-  std::string failure_;
-  std::shared_ptr<TcpGroup> parent_;
 };
 
 }  // namespace dkfac::comm

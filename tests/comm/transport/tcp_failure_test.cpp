@@ -70,10 +70,9 @@ std::vector<std::string> failures_in_a_part(const Options& options, const Body& 
 class GroupWithoutMemory final : public PeerGroup {
  public:
   GroupWithoutMemory() {
-    rank_ = 1;
-    size_ = 2;
+    make_whole(1, 2);
+    members_ = {4, 5};
   }
-  [[nodiscard]] std::span<const int> job_ranks() const override { return ranks_; }
   [[nodiscard]] std::unique_ptr<Transfers> make_transfers(Channel, const CallInfo&, int) override {
     throw std::bad_alloc();
   }
@@ -81,16 +80,10 @@ class GroupWithoutMemory final : public PeerGroup {
                                                     const Options&) override {
     return nullptr;
   }
-  [[nodiscard]] bool failed() const override { return !failure.empty(); }
-  void throw_if_failed() override {}
-  void fail(std::string_view text) noexcept override {
-    if (failure.empty()) failure = text;
-  }
+  void look_for_notice() override {}
+  void send_notice() noexcept override { told = failure_; }
 
-  std::string failure;
-
- private:
-  std::vector<int> ranks_{4, 5};
+  std::string told;
 };
 
 }  // namespace
@@ -194,7 +187,7 @@ TEST(PeerTask, ALackOfMemoryIsToldToThePeers) {
     PeerTask task(group, {}, call);
     EXPECT_THROW((void)task.advance(), std::bad_alloc);
   }
-  EXPECT_EQ(group->failure, "std::bad_alloc (rank 5 at #3 barrier)");
+  EXPECT_EQ(group->told, "std::bad_alloc (rank 5 at #3 barrier)");
 }
 
 TEST(TcpSubgroups, ErrorsNameRanksOfTheJob) {
