@@ -13,15 +13,9 @@ namespace {
 
 using ops::Trans;
 
-/// The gradient [dW | db] as one or two column blocks of an [out, d] matrix.
-struct GradientView {
-  TensorView weight;  ///< [out, width]
-  TensorView bias;    ///< [out, 1] or empty
-  std::int64_t out, width, d;
-};
-
-GradientView view_gradient(std::string_view operation, ConstTensorView a_square,
-                           ConstTensorView g_square, TensorView weight_grad, TensorView bias_grad) {
+/// Returns the gradient [dW | db] as an [out, d] matrix.
+Columns view_gradient(std::string_view operation, ConstTensorView a_square,
+                      ConstTensorView g_square, TensorView weight_grad, TensorView bias_grad) {
   const std::int64_t d = a_square.dim(0), out = g_square.dim(0);
   check_shape(operation, "the matrix of A", a_square, {d, d});
   check_shape(operation, "the matrix of G", g_square, {out, out});
@@ -31,34 +25,16 @@ GradientView view_gradient(std::string_view operation, ConstTensorView a_square,
   DKFAC_CHECK(fits && weight_grad.numel() == out * width, "[", operation, "] the weight gradient ",
               "has shape ", weight_grad.shape(), "; G of width ", out, " and A of width ", d,
               bias_grad.empty() ? " without" : " with", " a bias need ", out, " x ", width);
-  GradientView view{weight_grad.reshape({out, width}), {}, out, width, d};
-  if (!bias_grad.empty()) view.bias = bias_grad.reshape({out, 1});
-  return view;
-}
-
-/// product[out,d] = left' [dW | db], block by block, so that the gradient is never copied.
-void multiply_left_transposed(Context& ctx, ConstTensorView left, const GradientView& v,
-                              TensorView product) {
-  ops::gemm(ctx, Trans::yes, Trans::no, 1, left, v.weight, 0, product.slice(1, 0, v.width));
-  if (v.bias.empty()) return;
-  ops::gemm(ctx, Trans::yes, Trans::no, 1, left, v.bias, 0, product.slice(1, v.width, 1));
-}
-
-/// [dW | db] = product[out,d] right[d,d]'.
-void multiply_right_transposed(Context& ctx, ConstTensorView product, ConstTensorView right,
-                               const GradientView& v) {
-  ops::gemm(ctx, Trans::no, Trans::yes, 1, product, right.slice(0, 0, v.width), 0, v.weight);
-  if (v.bias.empty()) return;
-  ops::gemm(ctx, Trans::no, Trans::yes, 1, product, right.slice(0, v.width, 1), 0, v.bias);
+  return {weight_grad.reshape({out, width}),
+          bias_grad.empty() ? TensorView{} : bias_grad.reshape({out, 1})};
 }
 
 }  // namespace
 
 void precondition(Context& ctx, ConstTensorView a_inverse, ConstTensorView g_inverse,
                   TensorView weight_grad, TensorView bias_grad) {
-  const GradientView v =
-      view_gradient("precondition", a_inverse, g_inverse, weight_grad, bias_grad);
-  apply_factors(ctx, {.inverse = a_inverse}, {.inverse = g_inverse}, {v.weight, v.bias});
+  const Columns v = view_gradient("precondition", a_inverse, g_inverse, weight_grad, bias_grad);
+  apply_factors(ctx, {.inverse = a_inverse}, {.inverse = g_inverse}, v);
 }
 
 void precondition_eigen(Context& ctx, ConstTensorView a_vectors, ConstTensorView a_values,
@@ -73,22 +49,25 @@ void precondition_eigen(Context& ctx, ConstTensorView a_vectors, ConstTensorView
                         const AppliedDamping& damping, TensorView weight_grad, TensorView bias_grad,
                         ConstTensorView scales) {
   constexpr std::string_view kName = "precondition eigen";
-  const GradientView v = view_gradient(kName, a_vectors, g_vectors, weight_grad, bias_grad);
-  check_shape(kName, "the eigenvalues of A", a_values, {v.d});
-  check_shape(kName, "the eigenvalues of G", g_values, {v.out});
+  const Columns v = view_gradient(kName, a_vectors, g_vectors, weight_grad, bias_grad);
+  check_shape(kName, "the eigenvalues of A", a_values, {v.d()});
+  check_shape(kName, "the eigenvalues of G", g_values, {v.rows()});
   DKFAC_CHECK(a_values.is_contiguous() && g_values.is_contiguous(),
               "[precondition eigen] the eigenvalues have strides; they must be contiguous");
   DKFAC_CHECK(damping.number > 0 && std::isfinite(damping.number),
               "[precondition eigen] lambda is ", damping.number,
               "; it must be positive and finite");
   if (!scales.empty()) {
-    check_shape(kName, "scales", scales, {v.out, v.d});
+    check_shape(kName, "scales", scales, {v.rows(), v.d()});
     DKFAC_CHECK(scales.is_contiguous(), "[precondition eigen] scales have gaps; they must not");
   }
   Scratch scratch(ctx);
-  const TensorView left = scratch.take_aligned({v.out, v.d}, weight_grad.dtype());
-  const TensorView inner = scratch.take_aligned({v.out, v.d}, weight_grad.dtype());
-  multiply_left_transposed(ctx, g_vectors, v, left);
+  const TensorView left = scratch.take_aligned({v.rows(), v.d()}, weight_grad.dtype());
+  const TensorView inner = scratch.take_aligned({v.rows(), v.d()}, weight_grad.dtype());
+  // Part by part, so that the gradient is never copied.
+  for_parts(v, v, [&](std::int64_t c, std::int64_t n) {
+    ops::gemm(ctx, Trans::yes, Trans::no, 1, g_vectors, v.columns(c, n), 0, left.slice(1, c, n));
+  });
   ops::gemm(ctx, Trans::no, Trans::no, 1, left, a_vectors, 0, inner);
   if (scales.empty()) {
     kernels::divide_by_products(ctx, inner, g_values, a_values, damping);
@@ -96,7 +75,9 @@ void precondition_eigen(Context& ctx, ConstTensorView a_vectors, ConstTensorView
     kernels::divide_by_scales(ctx, inner, scales, damping);
   }
   ops::gemm(ctx, Trans::no, Trans::no, 1, g_vectors, inner, 0, left);
-  multiply_right_transposed(ctx, left, a_vectors, v);
+  for_parts(v, v, [&](std::int64_t c, std::int64_t n) {
+    ops::gemm(ctx, Trans::no, Trans::yes, 1, left, a_vectors.slice(0, c, n), 0, v.columns(c, n));
+  });
 }
 
 void precondition_norms(Context& ctx, NormFisher mode, std::span<const NormGradient> norms) {

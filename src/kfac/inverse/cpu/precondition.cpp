@@ -1,7 +1,6 @@
-#include <algorithm>
-
 #include "core/shared/host.h"
 #include "kfac/inverse/backend_inverse.h"
+#include "kfac/inverse/cuda/precondition_functors.h"
 
 namespace dkfac::kfac::cpu {
 namespace {
@@ -37,32 +36,6 @@ void divide_elements_by_scales(TensorView x, ConstTensorView scales,
   }
 }
 
-template <class T>
-void solve_norm(NormFisher mode, const NormGradient& norm) {
-  const double shift = norm.damping.lambda();
-  const std::int64_t channels = norm.beta.numel(), rows = norm.fisher.dim(0);
-  const T* gg = norm.fisher.data<T>();
-  const T* gb = gg + channels;
-  const T* bb = gg + (rows - 1) * channels;
-  T* beta = norm.beta.data<T>();
-  if (norm.gamma.numel() == 0) {
-    for (std::int64_t c = 0; c < channels; ++c) beta[c] /= bb[c] + static_cast<T>(shift);
-    return;
-  }
-  T* gamma = norm.gamma.data<T>();
-  // In f64, because the determinant cancels. The exact a d - b^2 is not negative
-  // (Cauchy-Schwarz), but may be slightly negative for rounded statistics.
-  for (std::int64_t c = 0; c < channels; ++c) {
-    const double a = gg[c], d = bb[c];
-    const double b = mode == NormFisher::diagonal ? 0.0 : static_cast<double>(gb[c]);
-    const double x = gamma[c], y = beta[c];
-    const double exact = std::max(a * d - b * b, 0.0);
-    const double determinant = exact + shift * (a + d) + shift * shift;
-    gamma[c] = static_cast<T>(((d + shift) * x - b * y) / determinant);
-    beta[c] = static_cast<T>(((a + shift) * y - b * x) / determinant);
-  }
-}
-
 }  // namespace
 
 void divide_by_products(Context&, TensorView x, ConstTensorView rows, ConstTensorView columns,
@@ -80,8 +53,10 @@ void divide_by_scales(Context&, TensorView x, ConstTensorView scales,
 
 void solve_norms(Context&, NormFisher mode, std::span<const NormGradient> norms) {
   for (const NormGradient& norm : norms)
-    with_real("precondition batch norm", norm.fisher.dtype(),
-              [&](auto zero) { solve_norm<decltype(zero)>(mode, norm); });
+    with_real("precondition batch norm", norm.fisher.dtype(), [&](auto zero) {
+      const auto solve = cuda::solve_norm<decltype(zero)>(mode, norm);
+      for (std::int64_t c = 0; c < norm.beta.numel(); ++c) solve(c);
+    });
 }
 
 }  // namespace dkfac::kfac::cpu

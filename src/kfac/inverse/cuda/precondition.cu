@@ -50,12 +50,7 @@ void solve_norms(Context& ctx, NormFisher mode, std::span<const NormGradient> no
       some.count = 0;
     };
     for (const NormGradient& norm : norms) {
-      const std::int64_t channels = norm.beta.numel();
-      const T* gg = norm.fisher.data<T>();
-      some.add(channels,
-               {gg, mode == NormFisher::diagonal ? nullptr : gg + channels,
-                gg + (norm.fisher.dim(0) - 1) * channels, norm.damping,
-                norm.gamma.numel() == 0 ? nullptr : norm.gamma.data<T>(), norm.beta.data<T>()});
+      some.add(norm.beta.numel(), solve_norm<T>(mode, norm));
       if (some.count == SolveNorms<T>::kMost) launch();
     }
     launch();

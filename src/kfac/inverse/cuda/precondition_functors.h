@@ -4,8 +4,10 @@
 
 #include "core/shared/cuda/device_code.h"
 #include "kfac/inverse/applied_damping.h"
+#include "kfac/inverse/norm_gradient.h"
 
-/// Elementwise operations of preconditioning; docs/math.md has the formulas.
+/// Elementwise operations of preconditioning; docs/math.md has the formulas. Host code calls
+/// SolveNorm as well.
 namespace dkfac::kfac::cuda {
 
 /// x[r,c] /= rows[r]*columns[c] + lambda.
@@ -66,6 +68,18 @@ struct SolveNorm {
     beta[c] = static_cast<T>(((a + shift) * y - b * x) / determinant);
   }
 };
+
+template <class T>
+[[nodiscard]] SolveNorm<T> solve_norm(NormFisher mode, const NormGradient& norm) {
+  const std::int64_t channels = norm.beta.numel();
+  const T* gg = norm.fisher.data<T>();
+  return {gg,
+          mode == NormFisher::diagonal ? nullptr : gg + channels,
+          gg + (norm.fisher.dim(0) - 1) * channels,
+          norm.damping,
+          norm.gamma.numel() == 0 ? nullptr : norm.gamma.data<T>(),
+          norm.beta.data<T>()};
+}
 
 /// SolveNorm of several normalisations, whose channels are numbered one after the other. They are
 /// arguments of the kernel, of which there may be 4 KiB, so no table has to be written first.
