@@ -27,17 +27,22 @@ std::vector<int> peers_of(const PeerGroup& group) {
   return peers;
 }
 
+std::unique_ptr<Transfers> data_transfers(const PhaseArguments& arguments) {
+  return arguments.group.make_transfers(PeerGroup::Channel::data, arguments.call.info,
+                                        arguments.phase);
+}
+
 class ReducePhase final : public CollectivePhase {
  public:
-  ReducePhase(PeerGroup& group, const HostCall& call, std::int64_t piece_bytes, std::byte* out,
-              int phase)
-      : rank_(group.rank()),
-        call_(call),
-        piece_(reduce_piece(piece_bytes, group.size())),
+  ReducePhase(const PhaseArguments& arguments, std::byte* out)
+      : rank_(arguments.group.rank()),
+        call_(arguments.call),
+        piece_(reduce_piece(arguments.piece_bytes, arguments.group.size())),
         out_(out),
-        own_bytes_(byte_count(call, call.segment(rank_))),
-        receive_transfer_(static_cast<std::size_t>(group.size())),
-        transfers_(group.make_transfers(PeerGroup::Channel::data, call.info, phase)) {
+        own_bytes_(byte_count(call_, call_.segment(rank_))),
+        receive_transfer_(static_cast<std::size_t>(arguments.group.size())),
+        transfers_(data_transfers(arguments)) {
+    const auto& [group, call, piece_bytes, phase] = arguments;
     const std::int64_t ring = std::min(piece_, whole_elements(own_bytes_ + 7)) * kPiecesInFlight;
     std::byte* scratch =
         group.scratch(static_cast<std::size_t>(ring) * static_cast<std::size_t>(group.size() - 1));
@@ -115,8 +120,7 @@ class ReducePhase final : public CollectivePhase {
 /// Phase of transfers without work between their pieces.
 class PlainPhase : public CollectivePhase {
  public:
-  PlainPhase(PeerGroup& group, PeerGroup::Channel channel, const CallInfo& info, int phase)
-      : transfers_(group.make_transfers(channel, info, phase)) {}
+  explicit PlainPhase(std::unique_ptr<Transfers> transfers) : transfers_(std::move(transfers)) {}
   bool advance() override { return transfers_->advance(); }
   [[nodiscard]] std::vector<int> missing() const override { return transfers_->missing(); }
 
@@ -126,9 +130,9 @@ class PlainPhase : public CollectivePhase {
 
 class GatherPhase final : public PlainPhase {
  public:
-  GatherPhase(PeerGroup& group, const HostCall& call, std::int64_t piece_bytes, const std::byte* in,
-              int phase)
-      : PlainPhase(group, PeerGroup::Channel::data, call.info, phase) {
+  GatherPhase(const PhaseArguments& arguments, const std::byte* in)
+      : PlainPhase(data_transfers(arguments)) {
+    const auto& [group, call, piece_bytes, phase] = arguments;
     const std::int64_t piece = piece_of(piece_bytes);
     const std::int64_t own = byte_count(call, call.segment(group.rank()));
     std::byte* place = call.out + byte_count(call, call.offset(group.rank()));
@@ -143,11 +147,11 @@ class GatherPhase final : public PlainPhase {
 
 class BroadcastPhase final : public PlainPhase {
  public:
-  BroadcastPhase(PeerGroup& group, const HostCall& call, std::int64_t piece_bytes, int phase)
-      : PlainPhase(group, PeerGroup::Channel::data, call.info, phase) {
+  explicit BroadcastPhase(const PhaseArguments& arguments) : PlainPhase(data_transfers(arguments)) {
+    const auto& [group, call, piece_bytes, phase] = arguments;
     const int size = group.size();
     const int place = (group.rank() - call.root + size) % size;  // the root is at 0
-    const auto rank_at = [&](int p) { return (p + call.root) % size; };
+    const auto rank_at = [&](int p) { return (p + arguments.call.root) % size; };
     const std::int64_t bytes = byte_count(call, call.count());
     const std::int64_t piece = piece_of(piece_bytes);
     int reach = 1;  // the tree below `place` covers [place, place + reach)
@@ -177,8 +181,8 @@ class BroadcastPhase final : public PlainPhase {
 
 class ExchangePhase final : public PlainPhase {
  public:
-  ExchangePhase(PeerGroup& group, const HostCall& call, std::int64_t piece_bytes, int phase)
-      : PlainPhase(group, PeerGroup::Channel::data, call.info, phase) {
+  explicit ExchangePhase(const PhaseArguments& arguments) : PlainPhase(data_transfers(arguments)) {
+    const auto& [group, call, piece_bytes, phase] = arguments;
     const std::int64_t piece = piece_of(piece_bytes);
     for (const RoutedMessage& m : messages_of(call.routes, group.rank())) {
       const std::int64_t bytes = byte_count(call, m.route.count);
@@ -200,7 +204,7 @@ struct Header {
 class HeaderPhase final : public PlainPhase {
  public:
   HeaderPhase(PeerGroup& group, const CallInfo& info, int phase)
-      : PlainPhase(group, PeerGroup::Channel::checks, info, phase),
+      : PlainPhase(group.make_transfers(PeerGroup::Channel::checks, info, phase)),
         group_(group),
         headers_(static_cast<std::size_t>(group.size())) {
     const CallDigest digest = digest_of(info);
@@ -242,32 +246,24 @@ class HeaderPhase final : public PlainPhase {
 
 }  // namespace
 
-std::unique_ptr<CollectivePhase> make_reduce_phase(PeerGroup& group, const HostCall& call,
-                                                   std::int64_t piece_bytes, std::byte* out,
-                                                   int phase) {
-  if (group.size() > kMostInRankOrder)
-    return make_tree_reduce_phase(group, call, piece_bytes, out, phase);
-  return std::make_unique<ReducePhase>(group, call, piece_bytes, out, phase);
+Phase make_reduce_phase(const PhaseArguments& arguments, std::byte* out) {
+  if (arguments.group.size() > kMostInRankOrder) return make_tree_reduce_phase(arguments, out);
+  return std::make_unique<ReducePhase>(arguments, out);
 }
 
-std::unique_ptr<CollectivePhase> make_gather_phase(PeerGroup& group, const HostCall& call,
-                                                   std::int64_t piece_bytes, const std::byte* in,
-                                                   int phase) {
-  return std::make_unique<GatherPhase>(group, call, piece_bytes, in, phase);
+Phase make_gather_phase(const PhaseArguments& arguments, const std::byte* in) {
+  return std::make_unique<GatherPhase>(arguments, in);
 }
 
-std::unique_ptr<CollectivePhase> make_broadcast_phase(PeerGroup& group, const HostCall& call,
-                                                      std::int64_t piece_bytes, int phase) {
-  return std::make_unique<BroadcastPhase>(group, call, piece_bytes, phase);
+Phase make_broadcast_phase(const PhaseArguments& arguments) {
+  return std::make_unique<BroadcastPhase>(arguments);
 }
 
-std::unique_ptr<CollectivePhase> make_exchange_phase(PeerGroup& group, const HostCall& call,
-                                                     std::int64_t piece_bytes, int phase) {
-  return std::make_unique<ExchangePhase>(group, call, piece_bytes, phase);
+Phase make_exchange_phase(const PhaseArguments& arguments) {
+  return std::make_unique<ExchangePhase>(arguments);
 }
 
-std::unique_ptr<CollectivePhase> make_header_phase(PeerGroup& group, const CallInfo& info,
-                                                   int phase) {
+Phase make_header_phase(PeerGroup& group, const CallInfo& info, int phase) {
   return std::make_unique<HeaderPhase>(group, info, phase);
 }
 

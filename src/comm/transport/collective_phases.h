@@ -17,37 +17,33 @@ class CollectivePhase {
   [[nodiscard]] virtual std::vector<int> missing() const = 0;
 };
 
+/// What a phase that moves data is made of; it borrows group and call.
+struct PhaseArguments {
+  PeerGroup& group;
+  const HostCall& call;
+  std::int64_t piece_bytes;
+  int phase;  ///< Its number, on all ranks.
+};
+using Phase = std::unique_ptr<CollectivePhase>;
+
 /// Makes the reduce phase: every rank sends its part of each segment to the segment's owner, which
 /// adds the parts in rank order; beyond kMostInRankOrder ranks see make_tree_reduce_phase(). Bytes
 /// sent per rank: count - own segment. The result is at `out`.
 /// In an all_reduce each rank receives a message from every rank, also from one without elements
 /// for it. A late rank is thus named in this phase, rather than one that waits for it in the
 /// gather.
-[[nodiscard]] std::unique_ptr<CollectivePhase> make_reduce_phase(PeerGroup& group,
-                                                                 const HostCall& call,
-                                                                 std::int64_t piece_bytes,
-                                                                 std::byte* out, int phase);
+[[nodiscard]] Phase make_reduce_phase(const PhaseArguments& arguments, std::byte* out);
 /// Makes the gather phase: every rank sends its segment to every other; beyond kMostInRankOrder
 /// ranks see make_tree_gather_phase(). Bytes sent per rank: (size - 1) x own segment. `in` is this
 /// rank's segment; all segments arrive in call.out.
-[[nodiscard]] std::unique_ptr<CollectivePhase> make_gather_phase(PeerGroup& group,
-                                                                 const HostCall& call,
-                                                                 std::int64_t piece_bytes,
-                                                                 const std::byte* in, int phase);
+[[nodiscard]] Phase make_gather_phase(const PhaseArguments& arguments, const std::byte* in);
 /// Makes the broadcast phase: a binomial tree of log2(size) hops that forwards pieces as they
 /// arrive.
-[[nodiscard]] std::unique_ptr<CollectivePhase> make_broadcast_phase(PeerGroup& group,
-                                                                    const HostCall& call,
-                                                                    std::int64_t piece_bytes,
-                                                                    int phase);
+[[nodiscard]] Phase make_broadcast_phase(const PhaseArguments& arguments);
 /// Makes the exchange phase: the messages of the call's routes, each from one rank to another.
-[[nodiscard]] std::unique_ptr<CollectivePhase> make_exchange_phase(PeerGroup& group,
-                                                                   const HostCall& call,
-                                                                   std::int64_t piece_bytes,
-                                                                   int phase);
+[[nodiscard]] Phase make_exchange_phase(const PhaseArguments& arguments);
 /// Makes the header phase: every rank sends the record of its call to every other. It completes
 /// when all have arrived and agree, and otherwise throws CommError that names each rank's call.
-[[nodiscard]] std::unique_ptr<CollectivePhase> make_header_phase(PeerGroup& group,
-                                                                 const CallInfo& info, int phase);
+[[nodiscard]] Phase make_header_phase(PeerGroup& group, const CallInfo& info, int phase);
 
 }  // namespace dkfac::comm

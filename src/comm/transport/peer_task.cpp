@@ -30,29 +30,27 @@ PeerTask::~PeerTask() {
   group_->fail(dropped_text(call_.info, group_->job_rank(group_->rank())));
 }
 
-std::unique_ptr<CollectivePhase> PeerTask::make_phase(int phase) {
-  const std::int64_t piece = options_.piece_bytes;
+Phase PeerTask::make_phase(int phase) {
   if (phase == 0) {
     if (!only_compares(call_.kind) && options_.check != Check::full) return nullptr;
     return make_header_phase(*group_, call_.info, phase);
   }
+  const PhaseArguments arguments{*group_, call_, options_.piece_bytes, phase};
   switch (call_.kind) {
     case HostCall::Kind::all_reduce: {
       std::byte* own =
           call_.out + static_cast<std::size_t>(call_.offset(group_->rank())) * call_.element();
-      return phase == 1 ? make_reduce_phase(*group_, call_, piece, own, phase)
-                        : make_gather_phase(*group_, call_, piece, own, phase);
+      return phase == 1 ? make_reduce_phase(arguments, own) : make_gather_phase(arguments, own);
     }
     case HostCall::Kind::reduce_scatter_v:
-      return phase == 1 ? make_reduce_phase(*group_, call_, piece, call_.out, phase) : nullptr;
+      return phase == 1 ? make_reduce_phase(arguments, call_.out) : nullptr;
     case HostCall::Kind::all_gather_v:
-      return phase == 1 ? make_gather_phase(*group_, call_, piece, call_.in, phase) : nullptr;
-    case HostCall::Kind::broadcast:
-      return phase == 1 ? make_broadcast_phase(*group_, call_, piece, phase) : nullptr;
-    case HostCall::Kind::exchange:
-      return phase == 1 ? make_exchange_phase(*group_, call_, piece, phase) : nullptr;
     case HostCall::Kind::split:  // gathers every rank's choice
-      return phase == 1 ? make_gather_phase(*group_, call_, piece, call_.in, phase) : nullptr;
+      return phase == 1 ? make_gather_phase(arguments, call_.in) : nullptr;
+    case HostCall::Kind::broadcast:
+      return phase == 1 ? make_broadcast_phase(arguments) : nullptr;
+    case HostCall::Kind::exchange:
+      return phase == 1 ? make_exchange_phase(arguments) : nullptr;
     case HostCall::Kind::barrier:
       return nullptr;
   }

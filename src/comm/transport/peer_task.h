@@ -23,7 +23,7 @@ class PeerTask final : public HostTask {
 
  private:
   bool advance_phases();
-  [[nodiscard]] std::unique_ptr<CollectivePhase> make_phase(int phase);
+  [[nodiscard]] Phase make_phase(int phase);
   [[nodiscard]] std::string time_limit_text() const;
   /// The message of an error with the rank and the call that it met.
   [[nodiscard]] std::string located(const std::exception& error) const;
@@ -34,7 +34,7 @@ class PeerTask final : public HostTask {
   Deadline deadline_;
   int phase_ = 0;  ///< 0: compare; 1, 2: move.
   bool complete_ = false;
-  std::unique_ptr<CollectivePhase> running_phase_;  ///< After call_ and group_, which it borrows.
+  Phase running_phase_;  ///< After call_ and group_, which it borrows.
 };
 
 }  // namespace dkfac::comm

@@ -28,8 +28,11 @@ std::size_t length(std::int64_t bytes) { return static_cast<std::size_t>(bytes);
 /// The steps of a collective along the tree, each begun when the one before is complete.
 class TreePhase : public CollectivePhase {
  public:
-  TreePhase(PeerGroup& group, const HostCall& call, std::int64_t piece_bytes, int phase)
-      : group_(group), call_(call), piece_(piece_of(piece_bytes)), phase_(phase) {}
+  explicit TreePhase(const PhaseArguments& arguments)
+      : group_(arguments.group),
+        call_(arguments.call),
+        piece_(piece_of(arguments.piece_bytes)),
+        phase_(arguments.phase) {}
 
   bool advance() override {
     for (; done_ < group_.tree().size(); ++done_) {
@@ -111,24 +114,23 @@ class TreePhase : public CollectivePhase {
 
 class TreeReducePhase final : public TreePhase {
  public:
-  TreeReducePhase(PeerGroup& group, const HostCall& call, std::int64_t piece_bytes, std::byte* out,
-                  int phase)
-      : TreePhase(group, call, piece_bytes, phase), out_(out) {
-    const DType wide = sum_type(call.dtype);
+  TreeReducePhase(const PhaseArguments& arguments, std::byte* out)
+      : TreePhase(arguments), out_(out) {
+    const DType wide = sum_type(call_.dtype);
     const std::int64_t sums =
-        wide == call.dtype ? 0
-                           : rounded_up(call.count() * static_cast<std::int64_t>(size_of(wide)));
+        wide == call_.dtype ? 0
+                            : rounded_up(call_.count() * static_cast<std::int64_t>(size_of(wide)));
     std::int64_t most = 0;
-    for (const TreeStep& step : group.tree()) {
+    for (const TreeStep& step : group_.tree()) {
       std::int64_t bytes = packed_bytes(step.sent);
       for (const TreeMessage& message : step.received) bytes += ring_of(layout_of(message));
       most = std::max(most, bytes);
     }
-    std::byte* memory = group.scratch(length(sums + most));
+    std::byte* memory = group_.scratch(length(sums + most));
     // The caller of a reduce-scatter passes x mutable and leaves its contents unspecified.
-    sums_ = sums == 0 ? const_cast<std::byte*>(call.in) : memory;
+    sums_ = sums == 0 ? const_cast<std::byte*>(call_.in) : memory;
     scratch_ = memory + sums;
-    widen_parts(call.dtype, call.in, call.count(), sums_);
+    widen_parts(call_.dtype, call_.in, call_.count(), sums_);
   }
 
  private:
@@ -201,15 +203,13 @@ class TreeReducePhase final : public TreePhase {
 
 class TreeGatherPhase final : public TreePhase {
  public:
-  TreeGatherPhase(PeerGroup& group, const HostCall& call, std::int64_t piece_bytes,
-                  const std::byte* in, int phase)
-      : TreePhase(group, call, piece_bytes, phase) {
+  TreeGatherPhase(const PhaseArguments& arguments, const std::byte* in) : TreePhase(arguments) {
     std::int64_t most = 0;
-    for (const TreeStep& step : group.tree())
+    for (const TreeStep& step : group_.tree())
       most = std::max(most, packed_bytes(step.sent) + packed_bytes(step.received));
-    scratch_ = group.scratch(length(most));
-    const std::int64_t own = byte_count(call, call.segment(group.rank()));
-    std::byte* place = call.out + byte_count(call, call.offset(group.rank()));
+    scratch_ = group_.scratch(length(most));
+    const std::int64_t own = byte_count(call_, call_.segment(group_.rank()));
+    std::byte* place = call_.out + byte_count(call_, call_.offset(group_.rank()));
     if (own > 0 && place != in) std::memcpy(place, in, length(own));
   }
 
@@ -256,16 +256,12 @@ class TreeGatherPhase final : public TreePhase {
 
 }  // namespace
 
-std::unique_ptr<CollectivePhase> make_tree_reduce_phase(PeerGroup& group, const HostCall& call,
-                                                        std::int64_t piece_bytes, std::byte* out,
-                                                        int phase) {
-  return std::make_unique<TreeReducePhase>(group, call, piece_bytes, out, phase);
+Phase make_tree_reduce_phase(const PhaseArguments& arguments, std::byte* out) {
+  return std::make_unique<TreeReducePhase>(arguments, out);
 }
 
-std::unique_ptr<CollectivePhase> make_tree_gather_phase(PeerGroup& group, const HostCall& call,
-                                                        std::int64_t piece_bytes,
-                                                        const std::byte* in, int phase) {
-  return std::make_unique<TreeGatherPhase>(group, call, piece_bytes, in, phase);
+Phase make_tree_gather_phase(const PhaseArguments& arguments, const std::byte* in) {
+  return std::make_unique<TreeGatherPhase>(arguments, in);
 }
 
 }  // namespace dkfac::comm

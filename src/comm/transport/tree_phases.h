@@ -1,8 +1,6 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
-#include <memory>
 
 #include "comm/transport/collective_phases.h"
 
@@ -12,15 +10,8 @@ namespace dkfac::comm {
 /// tree_steps(), in which sums travel towards the owners of their segments. call.in is overwritten.
 /// Sums of 16-bit parts are f32 until their owner rounds them; parts of one rank travel as they
 /// are.
-[[nodiscard]] std::unique_ptr<CollectivePhase> make_tree_reduce_phase(PeerGroup& group,
-                                                                      const HostCall& call,
-                                                                      std::int64_t piece_bytes,
-                                                                      std::byte* out, int phase);
+[[nodiscard]] Phase make_tree_reduce_phase(const PhaseArguments& arguments, std::byte* out);
 /// Makes the gather phase, by recursive doubling: the same steps backwards.
-[[nodiscard]] std::unique_ptr<CollectivePhase> make_tree_gather_phase(PeerGroup& group,
-                                                                      const HostCall& call,
-                                                                      std::int64_t piece_bytes,
-                                                                      const std::byte* in,
-                                                                      int phase);
+[[nodiscard]] Phase make_tree_gather_phase(const PhaseArguments& arguments, const std::byte* in);
 
 }  // namespace dkfac::comm
