@@ -8,12 +8,6 @@ namespace dkfac::comm {
 
 namespace {
 
-std::vector<std::int64_t> offsets_of(std::span<const std::int64_t> counts) {
-  std::vector<std::int64_t> offsets{0};
-  for (const std::int64_t count : counts) offsets.push_back(offsets.back() + count);
-  return offsets;
-}
-
 HostCall call_of(HostCall::Kind kind, CallInfo info, const Stream& stream,
                  const ConstTensorView& in, const TensorView& out, DType dtype,
                  std::vector<std::int64_t> offsets) {
@@ -29,6 +23,12 @@ HostCall call_of(HostCall::Kind kind, CallInfo info, const Stream& stream,
 }
 
 }  // namespace
+
+std::vector<std::int64_t> offsets_of(std::span<const std::int64_t> counts) {
+  std::vector<std::int64_t> offsets{0};
+  for (const std::int64_t count : counts) offsets.push_back(offsets.back() + count);
+  return offsets;
+}
 
 std::vector<std::int64_t> even_offsets(std::int64_t total, int size) {
   std::vector<std::int64_t> offsets{0};

@@ -45,6 +45,8 @@ struct HostCall {
   [[nodiscard]] std::size_t element() const { return size_of(dtype); }
 };
 
+/// Returns the offsets of segments of these lengths, and their end.
+[[nodiscard]] std::vector<std::int64_t> offsets_of(std::span<const std::int64_t> counts);
 /// Returns offsets of `size` segments of `total` elements whose lengths differ by at most one.
 [[nodiscard]] std::vector<std::int64_t> even_offsets(std::int64_t total, int size);
 

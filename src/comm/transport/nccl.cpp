@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <numeric>
 #include <optional>
 #include <type_traits>
 #include <utility>
@@ -55,12 +54,6 @@ struct Segments {
     return static_cast<std::size_t>(offsets[i + 1] - offsets[i]);
   }
 };
-
-std::vector<std::int64_t> part_offsets(std::span<const std::int64_t> counts) {
-  std::vector<std::int64_t> offsets(counts.size() + 1, 0);
-  std::partial_sum(counts.begin(), counts.end(), offsets.begin() + 1);
-  return offsets;
-}
 
 class NcclCommunicator final : public Communicator {
  public:
@@ -241,7 +234,7 @@ void NcclCommunicator::do_reduce_scatter_v(TensorView x, std::span<const std::in
         [&](Communicator& host) { host.reduce_scatter_v(x, counts, out, stream, info.name); });
   issue(info, stream, [&](CUstream_st* native) {
     if (x.numel() == 0) return;
-    const Segments segments{static_cast<std::byte*>(x.raw()), x.dtype(), part_offsets(counts)};
+    const Segments segments{static_cast<std::byte*>(x.raw()), x.dtype(), offsets_of(counts)};
     auto* result = static_cast<std::byte*>(out.raw());
     if (by_owners(x.dtype(), ReduceOp::sum))
       return reduce_by_owners(segments, ReduceOp::sum, result, stream);
@@ -264,7 +257,7 @@ void NcclCommunicator::do_all_gather_v(ConstTensorView x, std::span<const std::i
   issue(info, stream, [&](CUstream_st*) {
     if (out.numel() == 0) return;
     gather(static_cast<const std::byte*>(x.raw()),
-           {static_cast<std::byte*>(out.raw()), out.dtype(), part_offsets(counts)}, stream);
+           {static_cast<std::byte*>(out.raw()), out.dtype(), offsets_of(counts)}, stream);
   });
 }
 
