@@ -67,15 +67,45 @@ TensorView as_groups(TensorView a) {
           a.device()};
 }
 
-/// Computes the lower triangles of out = beta*out + alpha * sum of p p' over the patches of `data`.
-void add_products(Context& ctx, const FactorData& data, double alpha, Operand operand,
-                  OperandStats stats, double beta, TensorView out) {
-  const OperandPanels panels(ctx, data.x, out.dtype(), operand, stats);
+/// What a statistic is the sum of: alpha * p p' over the patches p of `data`.
+struct BatchStatistic {
+  FactorData data;
+  double alpha;
+};
+
+/// One row per position, with A averaged over positions, or one row per sample.
+BatchStatistic a_statistic(Context& ctx, Scratch& scratch, std::string_view operation,
+                           const LayerSpec& spec, const FactorRecord& r, DType compute) {
+  check_statistic(operation, spec, r.global_batch, r.operand);
+  const FactorData data = a_data(operation, spec, r.data);
+  if (r.sharing == WeightSharing::reduce)
+    return {one_per_sample(ctx, scratch, data, OverPositions::mean, compute), 1 / r.global_batch};
+  return {data, 1 / (r.global_batch * static_cast<double>(data.positions()))};
+}
+
+BatchStatistic g_statistic(Context& ctx, Scratch& scratch, std::string_view operation,
+                           const LayerSpec& spec, const FactorRecord& r, DType compute) {
+  check_statistic(operation, spec, r.global_batch, r.operand);
+  check_scale(operation, r.sample_scale);
+  const FactorData data = g_data(operation, spec, r.data);
+  const double alpha = r.sample_scale * r.sample_scale / r.global_batch;
+  if (r.sharing == WeightSharing::reduce)
+    return {one_per_sample(ctx, scratch, data, OverPositions::sum, compute), alpha};
+  return {data, alpha};
+}
+
+/// Computes the lower triangles of out = beta*out + the sum.
+void add_products(Context& ctx, std::string_view operation, std::string_view what,
+                  const BatchStatistic& sum, const FactorRecord& r, double beta, TensorView out) {
+  const auto& [data, alpha] = sum;
+  const std::int64_t d = data.dim();
+  check_shape(operation, what, out, data.groups == 1 ? Shape{d, d} : Shape{data.groups, d, d});
+  const OperandPanels panels(ctx, data.x, out.dtype(), r.operand, r.stats);
   const double scale = panels.scale(), scaled = alpha / (scale * scale);
   const auto multiply = [&](double first_beta) {
     panels.for_each(first_beta, [&](ConstTensorView x, double panel_beta) {
-      if (data.is_matrix) return ops::gram(ctx, scaled, x, panel_beta, out);
-      ops::PatchSpec part = data.patches;
+      if (sum.data.is_matrix) return ops::gram(ctx, scaled, x, panel_beta, out);
+      ops::PatchSpec part = sum.data.patches;
       part.n = x.dim(0);
       ops::patch_gram(ctx, part, scaled, x, panel_beta, out);
     });
@@ -86,23 +116,18 @@ void add_products(Context& ctx, const FactorData& data, double alpha, Operand op
   row.restore(alpha, static_cast<double>(data.patches.rows()));
 }
 
-void check_factor(std::string_view operation, std::string_view what, const FactorData& data,
-                  TensorView factor) {
-  const std::int64_t d = data.dim();
-  check_shape(operation, what, factor, data.groups == 1 ? Shape{d, d} : Shape{data.groups, d, d});
-}
-
-/// Writes rows with x'x = alpha * sum of p p' to the first rows of x; returns their number.
-std::int64_t write_rows(Context& ctx, std::string_view operation, const FactorData& data,
-                        double alpha, Operand operand, OperandStats stats, TensorView x) {
+/// Writes rows whose x'x is the sum to the first rows of x; returns their number.
+std::int64_t write_rows(Context& ctx, std::string_view operation, const BatchStatistic& sum,
+                        const FactorRecord& r, TensorView x) {
+  const FactorData& data = sum.data;
   const std::int64_t count = data.patches.rows(), width = data.patches.width();
   DKFAC_CHECK(data.groups == 1, "[", operation, "] the layer has ", data.groups,
               " groups; rows are of layers of one group");
   DKFAC_CHECK(x.ndim() == 2 && x.dim(1) == data.dim() && count <= x.dim(0), "[", operation, "] ",
               count, " rows of width ", data.dim(), " do not fit ", x.shape());
-  const double root = std::sqrt(alpha);
+  const double root = std::sqrt(sum.alpha);
   if (data.bias && count > 0) ops::fill(ctx, x.slice(0, 0, count).slice(1, width, 1), root);
-  const OperandPanels panels(ctx, data.x, x.dtype(), operand, stats);
+  const OperandPanels panels(ctx, data.x, x.dtype(), r.operand, r.stats);
   std::int64_t first = 0;
   panels.for_each(0, [&](ConstTensorView part, double) {
     ops::PatchSpec patches = data.patches;
@@ -116,28 +141,6 @@ std::int64_t write_rows(Context& ctx, std::string_view operation, const FactorDa
     ops::im2col(ctx, patches, scaled, rows);
   });
   return count;
-}
-
-/// The data and factor of a statistic: one row per position, with A averaged over positions, or one
-/// row per sample.
-struct BatchStatistic {
-  FactorData data;
-  double alpha;
-};
-
-BatchStatistic a_statistic(Context& ctx, Scratch& scratch, const FactorData& data,
-                           const FactorRecord& r, DType compute) {
-  if (r.sharing == WeightSharing::reduce)
-    return {one_per_sample(ctx, scratch, data, OverPositions::mean, compute), 1 / r.global_batch};
-  return {data, 1 / (r.global_batch * static_cast<double>(data.positions()))};
-}
-
-BatchStatistic g_statistic(Context& ctx, Scratch& scratch, const FactorData& data,
-                           const FactorRecord& r, DType compute) {
-  const double alpha = r.sample_scale * r.sample_scale / r.global_batch;
-  if (r.sharing == WeightSharing::reduce)
-    return {one_per_sample(ctx, scratch, data, OverPositions::sum, compute), alpha};
-  return {data, alpha};
 }
 
 /// The image of one pixel that a row of a matrix is, without gaps.
@@ -220,61 +223,44 @@ double operand_scale(DType type, double max_abs) {
 
 void compute_a(Context& ctx, const LayerSpec& spec, const FactorRecord& r, double beta,
                TensorView a) {
-  check_statistic(kComputeA, spec, r.global_batch, r.operand);
-  if (has_diagonal_a(spec))
+  if (has_diagonal_a(spec)) {
+    check_statistic(kComputeA, spec, r.global_batch, r.operand);
     return compute_diagonal(ctx, kComputeA, spec, r.data, r.global_batch, beta, a);
-  const FactorData data = a_data(kComputeA, spec, r.data);
-  check_factor(kComputeA, "A", data, a);
+  }
   Scratch scratch(ctx);
-  const BatchStatistic sum = a_statistic(ctx, scratch, data, r, a.dtype());
-  add_products(ctx, sum.data, sum.alpha, r.operand, r.stats, beta, a);
+  add_products(ctx, kComputeA, "A", a_statistic(ctx, scratch, kComputeA, spec, r, a.dtype()), r,
+               beta, a);
 }
 
 void compute_g(Context& ctx, const LayerSpec& spec, const FactorRecord& r, double beta,
                TensorView g) {
-  check_statistic(kComputeG, spec, r.global_batch, r.operand);
-  check_scale(kComputeG, r.sample_scale);
-  const FactorData data = g_data(kComputeG, spec, r.data);
-  check_factor(kComputeG, "G", data, g);
   Scratch scratch(ctx);
-  const BatchStatistic sum = g_statistic(ctx, scratch, data, r, g.dtype());
-  add_products(ctx, sum.data, sum.alpha, r.operand, r.stats, beta, g);
+  add_products(ctx, kComputeG, "G", g_statistic(ctx, scratch, kComputeG, spec, r, g.dtype()), r,
+               beta, g);
 }
 
 void compute_a_blocks(Context& ctx, const LayerSpec& spec, const DiagonalBlocks& blocks,
                       const FactorRecord& r, TensorView out) {
-  check_statistic(kComputeA, spec, r.global_batch, r.operand);
   Scratch scratch(ctx);
-  const FactorData data = a_data(kComputeA, spec, r.data);
-  compute_blocks(ctx, blocks, a_statistic(ctx, scratch, data, r, out.dtype()), r, out);
+  compute_blocks(ctx, blocks, a_statistic(ctx, scratch, kComputeA, spec, r, out.dtype()), r, out);
 }
 
 void compute_g_blocks(Context& ctx, const LayerSpec& spec, const DiagonalBlocks& blocks,
                       const FactorRecord& r, TensorView out) {
-  check_statistic(kComputeG, spec, r.global_batch, r.operand);
-  check_scale(kComputeG, r.sample_scale);
   Scratch scratch(ctx);
-  const FactorData data = g_data(kComputeG, spec, r.data);
-  compute_blocks(ctx, blocks, g_statistic(ctx, scratch, data, r, out.dtype()), r, out);
+  compute_blocks(ctx, blocks, g_statistic(ctx, scratch, kComputeG, spec, r, out.dtype()), r, out);
 }
 
 std::int64_t a_rows(Context& ctx, const LayerSpec& spec, const FactorRecord& r, TensorView x) {
   constexpr std::string_view kName = "rows of A";
-  check_statistic(kName, spec, r.global_batch, r.operand);
-  const FactorData data = a_data(kName, spec, r.data);
   Scratch scratch(ctx);
-  const BatchStatistic sum = a_statistic(ctx, scratch, data, r, x.dtype());
-  return write_rows(ctx, kName, sum.data, sum.alpha, r.operand, r.stats, x);
+  return write_rows(ctx, kName, a_statistic(ctx, scratch, kName, spec, r, x.dtype()), r, x);
 }
 
 std::int64_t g_rows(Context& ctx, const LayerSpec& spec, const FactorRecord& r, TensorView x) {
   constexpr std::string_view kName = "rows of G";
-  check_statistic(kName, spec, r.global_batch, r.operand);
-  check_scale(kName, r.sample_scale);
-  const FactorData data = g_data(kName, spec, r.data);
   Scratch scratch(ctx);
-  const BatchStatistic sum = g_statistic(ctx, scratch, data, r, x.dtype());
-  return write_rows(ctx, kName, sum.data, sum.alpha, r.operand, r.stats, x);
+  return write_rows(ctx, kName, g_statistic(ctx, scratch, kName, spec, r, x.dtype()), r, x);
 }
 
 }  // namespace dkfac::kfac
