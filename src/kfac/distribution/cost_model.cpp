@@ -126,11 +126,6 @@ FactorLoads factor_seconds(const CostModel& model, const LayerSpec& spec,
   return loads;
 }
 
-double layer_seconds(const CostModel& model, const LayerSpec& spec, const CurvatureOptions& options,
-                     Device device) {
-  return factor_seconds(model, spec, options, device).whole();
-}
-
 LinearCost fit_cost(std::span<const CostSample> samples) {
   // Least squares of (a + b x) / s - 1: with u = 1/s and v = x/s, of a u + b v - 1.
   double uu = 0, uv = 0, vv = 0, u1 = 0, v1 = 0;

@@ -32,14 +32,10 @@ struct CostModel {
 [[nodiscard]] double apply_seconds(const CostModel& model, const FactorPlan& plan,
                                    std::int64_t columns);
 /// factor_loads() in seconds of one step: factors are rebuilt, and inverses sent, once per
-/// inverse_interval.
+/// inverse_interval. 0 without factors.
 [[nodiscard]] FactorLoads factor_seconds(const CostModel& model, const LayerSpec& spec,
                                          const CurvatureOptions& options,
                                          Device device = Device::cpu());
-/// Seconds of one step of a layer: both factors are applied, and rebuilt once per inverse_interval.
-/// 0 without factors.
-[[nodiscard]] double layer_seconds(const CostModel& model, const LayerSpec& spec,
-                                   const CurvatureOptions& options, Device device = Device::cpu());
 
 struct CostSample {
   double operations = 0, seconds = 0;

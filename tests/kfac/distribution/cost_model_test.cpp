@@ -32,14 +32,17 @@ TEST(CostModel, SpreadsARebuildOverItsInterval) {
   model.apply.fill({0, 0});
   kfac::CurvatureOptions options = natural_gradient();
   options.inverse.method = kfac::InverseMethod::eigen;
-  const double each = kfac::layer_seconds(model, spec, options);
+  const auto seconds = [&](const LayerSpec& of) {
+    return kfac::factor_seconds(model, of, options).whole();
+  };
+  const double each = seconds(spec);
   options.refresh.inverse_interval = 10;
-  EXPECT_DOUBLE_EQ(kfac::layer_seconds(model, spec, options), each / 10);
+  EXPECT_DOUBLE_EQ(seconds(spec), each / 10);
   // A new inverse needs a new statistic.
   options.refresh.inverse_interval = 1;
   options.refresh.statistics_interval = 10;
-  EXPECT_DOUBLE_EQ(kfac::layer_seconds(model, spec, options), each / 10);
-  EXPECT_EQ(kfac::layer_seconds(model, NormSpec{.channels = 8}, options), 0);
+  EXPECT_DOUBLE_EQ(seconds(spec), each / 10);
+  EXPECT_EQ(seconds(NormSpec{.channels = 8}), 0);
 }
 
 TEST(CostModel, IsTheSameOnAllRanksAfterCalibration) {
