@@ -43,8 +43,6 @@ struct DKFAC_LOCAL Preconditioner::Impl {
   void unpack(const LayerGrad& grad);
   void scale(ConstTensorView clip);
   void gather(std::span<const LayerGrad> given);
-  void set_rates(LayerId layer, double weight_lr, double bias_lr);
-  void keep_direction(LayerId layer);
   /// Whether the direction of a layer goes through the gather buffer.
   [[nodiscard]] bool gathers(int layer) {
     return gathered->needed() && curvature().layer(layer).has_curvature() &&
@@ -185,9 +183,7 @@ void Preconditioner::Impl::begin(std::vector<comm::BucketedReduce*>& active) {
 void Preconditioner::Impl::check_grads(std::span<const LayerGrad> given, bool allow_missing) {
   seen.assign(static_cast<std::size_t>(curvature().layers()), false);
   for (const LayerGrad& grad : given) {
-    const int i = static_cast<int>(grad.layer);
-    DKFAC_CHECK(i >= 0 && i < curvature().layers(), "[step] layer id ", i,
-                " does not exist; add_layer() returned 0 to ", curvature().layers() - 1);
+    const int i = curvature().checked(grad.layer, "step");
     const CurvatureBlock& block = curvature().layer(i);
     DKFAC_CHECK(!seen[static_cast<std::size_t>(i)], "[step] layer '", block.name, "' comes twice");
     seen[static_cast<std::size_t>(i)] = true;
@@ -206,27 +202,6 @@ void Preconditioner::Impl::check_grads(std::span<const LayerGrad> given, bool al
     DKFAC_CHECK(allow_missing || seen[static_cast<std::size_t>(i)] || !used, "[step] layer '",
                 curvature().layer(i).name, "' has no gradient; pass those of all layers");
   }
-}
-
-void Preconditioner::Impl::set_rates(LayerId id, double weight_lr, double bias_lr) {
-  const int i = static_cast<int>(id);
-  DKFAC_CHECK(i >= 0 && i < curvature().layers(), "[set_rates] layer id ", i,
-              " does not exist; there are ", curvature().layers(),
-              " layers, whose ids add_layer() returned");
-  for (const double rate : {weight_lr, bias_lr})
-    DKFAC_CHECK(rate >= 0 && std::isfinite(rate), "[set_rates] layer '", curvature().layer(i).name,
-                "': a multiplier of the learning rate is ", rate, "; it must be finite and >= 0");
-  rates[static_cast<std::size_t>(i)] = {weight_lr, bias_lr};
-}
-
-void Preconditioner::Impl::keep_direction(LayerId id) {
-  const int i = static_cast<int>(id);
-  DKFAC_CHECK(i >= 0 && i < curvature().layers(), "[keep_direction] layer id ", i,
-              " does not exist; there are ", curvature().layers(),
-              " layers, whose ids add_layer() returned");
-  DKFAC_CHECK(!prepared, "[keep_direction] layer '", curvature().layer(i).name,
-              "' comes after prepare(), which has allocated what is gathered");
-  kept[static_cast<std::size_t>(i)] = true;
 }
 
 LayerDirection Preconditioner::Impl::target(const LayerGrad& grad) {
@@ -301,7 +276,13 @@ LayerId Preconditioner::add_layer(std::string name, LayerSpec spec) {
   return static_cast<LayerId>(curvature.layers() - 1);
 }
 
-void Preconditioner::keep_direction(LayerId layer) { impl_->keep_direction(layer); }
+void Preconditioner::keep_direction(LayerId layer) {
+  const int i = impl_->curvature().checked(layer, "keep_direction");
+  DKFAC_CHECK(!impl_->prepared, "[keep_direction] layer '", impl_->curvature().layer(i).name,
+              "' comes after prepare(), which has allocated what is gathered");
+  impl_->kept[static_cast<std::size_t>(i)] = true;
+}
+
 void Preconditioner::prepare() { impl_->prepare(); }
 
 bool Preconditioner::wants_statistics() const { return impl_->steps.recorder().wants_statistics(); }
@@ -352,7 +333,12 @@ LayerFactors Preconditioner::read_factors(LayerId layer) {
 void Preconditioner::set_damping(double damping) { set_curvature({.damping = damping}); }
 
 void Preconditioner::set_rates(LayerId layer, double weight_lr, double bias_lr) {
-  impl_->set_rates(layer, weight_lr, bias_lr);
+  const int i = impl_->curvature().checked(layer, "set_rates");
+  for (const double rate : {weight_lr, bias_lr})
+    DKFAC_CHECK(rate >= 0 && std::isfinite(rate), "[set_rates] layer '",
+                impl_->curvature().layer(i).name, "': a multiplier of the learning rate is ", rate,
+                "; it must be finite and >= 0");
+  impl_->rates[static_cast<std::size_t>(i)] = {weight_lr, bias_lr};
 }
 
 void Preconditioner::set_curvature(const CurvatureSettings& settings) {

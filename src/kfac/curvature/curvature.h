@@ -52,6 +52,9 @@ class Curvature {
   [[nodiscard]] bool set_curvature(const CurvatureSettings& settings);
   [[nodiscard]] int layers() const { return layers_.layers(); }
   [[nodiscard]] const CurvatureBlock& layer(int index) const { return layers_.layer(index); }
+  [[nodiscard]] int checked(LayerId id, const char* operation) const {
+    return layers_.checked(id, operation);
+  }
   /// Whether this rank preconditions the layer.
   [[nodiscard]] bool is_worker_of(int index) const { return layers_.is_worker_of(index); }
   [[nodiscard]] bool owns(int index) const { return layers_.owns(index); }
