@@ -20,6 +20,15 @@ using ops::Trans;
 // Along the rows of Y, (I - Y'Y) v is a small difference of large numbers that is then divided by
 // the damping, so products here are not rounded to TF32.
 
+/// Computes x <- (x - a b) / shift, with a' where `trans` says so.
+void subtract_and_divide(Context& ctx, const AppliedFactor& factor, Trans trans, ConstTensorView a,
+                         ConstTensorView b, TensorView x) {
+  if (!x.device().is_cuda())
+    return ops::gemm(ctx, trans, Trans::no, -1 / factor.shift, a, b, 1 / factor.shift, x);
+  ops::gemm(ctx, trans, Trans::no, -1, a, b, 1, x);
+  cuda::divide(ctx, x, factor.device_shift);
+}
+
 /// Computes v <- (I - Y'Y) v / shift.
 void project_left(Context& ctx, const AppliedFactor& g, const Columns& v) {
   const ExactProducts exact(ctx);
@@ -28,12 +37,7 @@ void project_left(Context& ctx, const AppliedFactor& g, const Columns& v) {
     const TensorView x = v.columns(c, n);
     const TensorView product = scratch.take_aligned({g.inverse.dim(0), n}, x.dtype());
     ops::gemm(ctx, Trans::no, Trans::no, 1, g.inverse, x, 0, product);
-    if (!x.device().is_cuda()) {
-      ops::gemm(ctx, Trans::yes, Trans::no, -1 / g.shift, g.inverse, product, 1 / g.shift, x);
-      return;
-    }
-    ops::gemm(ctx, Trans::yes, Trans::no, -1, g.inverse, product, 1, x);
-    cuda::divide(ctx, x, g.device_shift);
+    subtract_and_divide(ctx, g, Trans::yes, g.inverse, product, x);
   });
 }
 
@@ -47,14 +51,7 @@ void project_right(Context& ctx, const AppliedFactor& a, const Columns& v) {
               c == 0 ? 0 : 1, product);
   });
   for_parts(v, v, [&](std::int64_t c, std::int64_t n) {
-    const TensorView x = v.columns(c, n);
-    const ConstTensorView y = a.inverse.slice(1, c, n);
-    if (!x.device().is_cuda()) {
-      ops::gemm(ctx, Trans::no, Trans::no, -1 / a.shift, product, y, 1 / a.shift, x);
-      return;
-    }
-    ops::gemm(ctx, Trans::no, Trans::no, -1, product, y, 1, x);
-    cuda::divide(ctx, x, a.device_shift);
+    subtract_and_divide(ctx, a, Trans::no, product, a.inverse.slice(1, c, n), v.columns(c, n));
   });
 }
 
