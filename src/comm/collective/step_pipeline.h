@@ -40,10 +40,6 @@ class StepPipeline {
   /// returns the agreement on the step, equal on every rank. Throws CommError on every rank when
   /// the hashes differ.
   [[nodiscard]] AgreedFlags wait();
-  [[nodiscard]] AgreedFlags finish(const FlagMessage& message) {
-    submit(message);
-    return wait();
-  }
   /// Bytes passed to collectives of the grid in this step: by the BucketedReduces and, from
   /// submit() on, by all callers.
   [[nodiscard]] std::uint64_t bytes() const {

@@ -166,7 +166,8 @@ TEST_P(BucketedReduceTest, SumsEverySlotWhereItIsNeededAndAgreesOnTheStep) {
       EXPECT_FALSE(reduce.launched(reduce.slots() - 1));
       FlagMessage message;
       message.caller.stop = comm->rank() == 0;
-      const AgreedFlags agreed = pipeline.finish(message);
+      pipeline.submit(message);
+      const AgreedFlags agreed = pipeline.wait();
       EXPECT_EQ(agreed.flags.stop, 1);
       EXPECT_GT(pipeline.bytes(), 0U);
       for (int i = 0; i < reduce.slots(); ++i) {
@@ -215,7 +216,8 @@ TEST(StepPipeline, LaunchesInOneOrderWhateverTheOrderOfFilling) {
       fill_slots(ctx, *reduce, comm->rank());
       pipeline.poll();
     }
-    EXPECT_TRUE(pipeline.finish({}).ranks_agree);
+    pipeline.submit({});
+    EXPECT_TRUE(pipeline.wait().ranks_agree);
     EXPECT_EQ(second.slot(1).data<float>()[2], 302);
     if (comm->rank() == 0) {
       EXPECT_EQ(first.slot(0).data<float>()[0], 300);
@@ -233,12 +235,14 @@ TEST(StepPipeline, RefusesAStepThatHasNotBegun) {
   const std::array<BucketedReduce*, 1> active{&reduce};
   pipeline.begin(active);
   fill_slots(ctx, reduce, comm->rank());
-  EXPECT_TRUE(pipeline.finish({}).ranks_agree);
+  pipeline.submit({});
+  EXPECT_TRUE(pipeline.wait().ranks_agree);
   EXPECT_THROW(pipeline.submit({}), InvalidArgument);
   reduce.begin();
   pipeline.begin(active);
   fill_slots(ctx, reduce, comm->rank());
-  EXPECT_TRUE(pipeline.finish({}).ranks_agree);
+  pipeline.submit({});
+  EXPECT_TRUE(pipeline.wait().ranks_agree);
 }
 
 TEST(StepPipeline, WaitsForABucketThatIsNotFull) {

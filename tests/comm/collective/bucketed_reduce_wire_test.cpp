@@ -65,7 +65,8 @@ Reduced exchange_once(int ranks, DType dtype, DType wire, Recipients recipients,
       }
       FlagMessage message;
       message.statistic_count = wire_overflows;
-      const AgreedFlags agreed = pipeline.finish(message);
+      pipeline.submit(message);
+      const AgreedFlags agreed = pipeline.wait();
       if (comm->rank() != other) continue;
       run.stop = agreed.flags.nonfinite_statistic;
       run.overflowed = run.stop > 0;

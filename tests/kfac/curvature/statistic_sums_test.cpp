@@ -47,7 +47,8 @@ TEST(StatisticSums, AreOnTheOwnerWhatAllRanksHaveFilled) {
       ops::fill(planned.ctx, of.sums.of(id), 10 * id + 1 + comm->rank());
       of.sums.mark_filled(id);
     }
-    EXPECT_TRUE(pipeline.finish({}).flags.may_update());
+    pipeline.submit({});
+    EXPECT_TRUE(pipeline.wait().flags.may_update());
     for (int id = 0; id < planned.table.ids(); ++id)
       EXPECT_EQ(values(planned.ctx, of.sums.of(id))[0] == 20.0 * id + 3,
                 planned.table.averaged_here(id))
