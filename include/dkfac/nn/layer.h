@@ -5,6 +5,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "dkfac/core/context.h"
@@ -253,6 +254,31 @@ class Layer {
   Workspace* workspace_ = nullptr;
   Tensor tangent_;  ///< Without a Model.
   std::size_t held_bytes_ = 0;
+};
+
+/// A layer without parameters, which computes its output from its input alone.
+class MapLayer : public Layer {
+ public:
+  /// By default that of the input.
+  [[nodiscard]] Shape output_shape(const Shape& input) const override { return input; }
+  ConstTensorView forward(Context& ctx, ConstTensorView x, Mode mode) final;
+  ConstTensorView backward(Context& ctx, ConstTensorView grad_output, InputGrad need) override;
+  ConstTensorView tangent(Context& ctx, ConstTensorView dx) final;
+
+ protected:
+  explicit MapLayer(std::string_view kind) : kind_(kind) {}  ///< Kind of the layer in messages.
+  virtual void compute(Context& ctx, ConstTensorView x, TensorView y) = 0;
+  /// dx = J' dy, with the Jacobian J of the last forward pass in training.
+  virtual void compute_gradient(Context& ctx, ConstTensorView dy, TensorView dx) = 0;
+  /// dy = J dx, by default that of a symmetric J.
+  virtual void compute_tangent(Context& ctx, ConstTensorView dx, TensorView dy) {
+    compute_gradient(ctx, dx, dy);
+  }
+  ConstTensorView input_, trained_;  ///< Input and output of the last forward pass in training.
+
+ private:
+  std::string_view kind_;
+  Tensor output_, input_grad_;
 };
 
 /// Plans the passes of a network over a batch of this shape: forward, and in training backward

@@ -124,33 +124,26 @@ class Conv2d final : public Layer {
 };
 
 /// max(x, 0); NaN stays NaN.
-class Relu final : public Layer {
+class Relu final : public MapLayer {
  public:
+  Relu() : MapLayer("relu") {}
   [[nodiscard]] std::string describe() const override { return "ReLU"; }
-  [[nodiscard]] Shape output_shape(const Shape& input) const override { return input; }
-  ConstTensorView forward(Context& ctx, ConstTensorView x, Mode mode) override;
-  ConstTensorView backward(Context& ctx, ConstTensorView grad_output, InputGrad need) override;
-  ConstTensorView tangent(Context& ctx, ConstTensorView dx) override;
 
  private:
-  ConstTensorView trained_;  ///< Output of the last forward pass in training.
-  Tensor output_, input_grad_;
+  void compute(Context& ctx, ConstTensorView x, TensorView y) override;
+  void compute_gradient(Context& ctx, ConstTensorView dy, TensorView dx) override;
 };
 
 /// CELU (Barron 2017) with alpha > 0; NaN stays NaN.
-class Celu final : public Layer {
+class Celu final : public MapLayer {
  public:
   explicit Celu(double alpha = 1.0);
   [[nodiscard]] std::string describe() const override;
-  [[nodiscard]] Shape output_shape(const Shape& input) const override { return input; }
-  ConstTensorView forward(Context& ctx, ConstTensorView x, Mode mode) override;
-  ConstTensorView backward(Context& ctx, ConstTensorView grad_output, InputGrad need) override;
-  ConstTensorView tangent(Context& ctx, ConstTensorView dx) override;
 
  private:
-  double alpha_;
-  ConstTensorView trained_;  ///< Output of the last forward pass in training.
-  Tensor output_, input_grad_;
+  void compute(Context& ctx, ConstTensorView x, TensorView y) override;
+  void compute_gradient(Context& ctx, ConstTensorView dy, TensorView dx) override;
+  Activation activation_;
 };
 
 enum class SmoothKind : std::uint8_t {
@@ -163,80 +156,75 @@ enum class SmoothKind : std::uint8_t {
 /// (sigmoid and silu for x >= -87), gelu within 8 (x >= -13), with the same bits for every
 /// instruction set. Their layers stand alone: a BatchNorm2d or Residual does not compute them in
 /// its pass. NaN stays NaN.
-class Smooth final : public Layer {
+class Smooth final : public MapLayer {
  public:
-  explicit Smooth(SmoothKind kind) : kind_(kind) {}
+  explicit Smooth(SmoothKind kind) : MapLayer("smooth"), kind_(kind) {}
   [[nodiscard]] std::string describe() const override;
-  [[nodiscard]] Shape output_shape(const Shape& input) const override { return input; }
-  ConstTensorView forward(Context& ctx, ConstTensorView x, Mode mode) override;
-  ConstTensorView backward(Context& ctx, ConstTensorView grad_output, InputGrad need) override;
-  ConstTensorView tangent(Context& ctx, ConstTensorView dx) override;
 
  private:
+  void compute(Context& ctx, ConstTensorView x, TensorView y) override;
+  void compute_gradient(Context& ctx, ConstTensorView dy, TensorView dx) override;
   SmoothKind kind_;
-  ConstTensorView kept_;  ///< Output or input of the last forward pass in training.
-  Tensor output_, input_grad_;
 };
 
 /// y = factor * x, for instance on logits.
-class Scale final : public Layer {
+class Scale final : public MapLayer {
  public:
-  explicit Scale(double factor) : factor_(factor) {}
+  explicit Scale(double factor) : MapLayer("scale"), factor_(factor) {}
   [[nodiscard]] std::string describe() const override;
-  [[nodiscard]] Shape output_shape(const Shape& input) const override { return input; }
-  ConstTensorView forward(Context& ctx, ConstTensorView x, Mode mode) override;
-  ConstTensorView backward(Context& ctx, ConstTensorView grad_output, InputGrad need) override;
-  ConstTensorView tangent(Context& ctx, ConstTensorView dx) override;
 
  private:
+  void compute(Context& ctx, ConstTensorView x, TensorView y) override;
+  void compute_gradient(Context& ctx, ConstTensorView dy, TensorView dx) override;
   double factor_;
-  Tensor output_, input_grad_;
 };
 
 enum class PoolKind : std::uint8_t { max, average };
+struct PoolShape;  // nn/backends/pool_shape.h
 
 /// Pooling over windows of kernel x kernel with the given stride. The input has `pad` rows and
 /// columns around it (2 pad <= kernel), which a maximum ignores and an average counts as zeros. A
 /// last partial window is dropped. Of equal maxima the first in row order wins; a NaN is larger
 /// than any number.
-class Pool2d final : public Layer {
+class Pool2d final : public MapLayer {
  public:
   Pool2d(PoolKind kind, int kernel, int stride, int pad = 0);
   ~Pool2d() override;
   [[nodiscard]] std::string describe() const override;
   [[nodiscard]] Shape output_shape(const Shape& input) const override;
-  ConstTensorView forward(Context& ctx, ConstTensorView x, Mode mode) override;
   ConstTensorView backward(Context& ctx, ConstTensorView grad_output, InputGrad need) override;
-  ConstTensorView tangent(Context& ctx, ConstTensorView dx) override;
   [[nodiscard]] LayerCost cost(const Shape& input, DType compute) const override;
   [[nodiscard]] PoolKind kind() const { return kind_; }
 
  private:
   friend GradAddend* addend_of(Pool2d& pool);
+  void compute(Context& ctx, ConstTensorView x, TensorView y) override;
+  void compute_gradient(Context& ctx, ConstTensorView dy, TensorView dx) override;
+  void compute_tangent(Context& ctx, ConstTensorView dx, TensorView dy) override;
+  [[nodiscard]] PoolShape pool_shape(const Shape& x, const Shape& y) const;
+  [[nodiscard]] TensorView places(Context& ctx, const PoolShape& pool);
   PoolKind kind_;
   int kernel_, stride_, pad_;
-  ConstTensorView input_;
-  Tensor output_, input_grad_, argmax_;  ///< argmax_: position within the window (pool_shape.h).
+  Tensor argmax_;  ///< Position within the window (pool_shape.h).
   std::unique_ptr<GradAddend> addend_;
 };
 
 /// [n,h,w,c] or [n,positions,c] -> [n,c], the mean or the maximum over positions (of equal maxima
 /// the first).
-class GlobalPool final : public Layer {
+class GlobalPool final : public MapLayer {
  public:
-  explicit GlobalPool(PoolKind kind) : kind_(kind) {}
+  explicit GlobalPool(PoolKind kind) : MapLayer("global_pool"), kind_(kind) {}
   [[nodiscard]] std::string describe() const override;
   [[nodiscard]] Shape output_shape(const Shape& input) const override;
-  ConstTensorView forward(Context& ctx, ConstTensorView x, Mode mode) override;
-  ConstTensorView backward(Context& ctx, ConstTensorView grad_output, InputGrad need) override;
-  ConstTensorView tangent(Context& ctx, ConstTensorView dx) override;
   [[nodiscard]] LayerCost cost(const Shape& input, DType compute) const override;
   [[nodiscard]] PoolKind kind() const { return kind_; }
 
  private:
+  void compute(Context& ctx, ConstTensorView x, TensorView y) override;
+  void compute_gradient(Context& ctx, ConstTensorView dy, TensorView dx) override;
+  void compute_tangent(Context& ctx, ConstTensorView dx, TensorView dy) override;
   PoolKind kind_;
-  ConstTensorView input_;
-  Tensor output_, input_grad_, argmax_;
+  Tensor argmax_;
 };
 
 /// Layers one after another. A child is named `path.child`; an empty name becomes its index.

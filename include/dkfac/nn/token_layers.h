@@ -35,18 +35,17 @@ class Embedding final : public Layer {
 
 /// Adds sinusoidal positions (Vaswani et al. 2017): y = x + p for x[n,t,width], with p[t,2i] =
 /// sin(t/10000^(2i/width)) and p[t,2i+1] the cosine. f64 or f32. No parameters.
-class SinusoidalPositions final : public Layer {
+class SinusoidalPositions final : public MapLayer {
  public:
+  SinusoidalPositions() : MapLayer("positions") {}
   [[nodiscard]] std::string describe() const override { return "SinusoidalPositions"; }
   [[nodiscard]] Shape output_shape(const Shape& input) const override;
-  ConstTensorView forward(Context& ctx, ConstTensorView x, Mode mode) override;
-  ConstTensorView backward(Context& ctx, ConstTensorView grad_output, InputGrad need) override;
-  ConstTensorView tangent(Context& ctx, ConstTensorView dx) override;
   [[nodiscard]] LayerCost cost(const Shape& input, DType compute) const override;
 
  private:
-  ConstTensorView trained_;  ///< Output of the last forward pass in training.
-  Tensor table_, output_, input_grad_;
+  void compute(Context& ctx, ConstTensorView x, TensorView y) override;
+  void compute_gradient(Context& ctx, ConstTensorView dy, TensorView dx) override;
+  Tensor table_;
   Shape table_shape_;  ///< Shape of the values in the table, which may have more memory.
 };
 
@@ -55,21 +54,21 @@ class SinusoidalPositions final : public Layer {
 /// multi-head self-attention; these are a Linear(width, 3*width) before and a Linear(width, width)
 /// behind it, and hold its curvature. Every position attends to all others. f64 or f32, host only:
 /// throws DeviceError for a context of a device, as there are no kernels for it yet.
-class SelfAttention final : public Layer {
+class SelfAttention final : public MapLayer {
  public:
   SelfAttention(std::int64_t width, std::int64_t heads);
   [[nodiscard]] std::string describe() const override;
   [[nodiscard]] Shape output_shape(const Shape& input) const override;
-  ConstTensorView forward(Context& ctx, ConstTensorView x, Mode mode) override;
-  ConstTensorView backward(Context& ctx, ConstTensorView grad_output, InputGrad need) override;
-  ConstTensorView tangent(Context& ctx, ConstTensorView dx) override;
   [[nodiscard]] LayerCost cost(const Shape& input, DType compute) const override;
   [[nodiscard]] std::int64_t heads() const { return heads_; }
 
  private:
+  void compute(Context& ctx, ConstTensorView x, TensorView y) override;
+  void compute_gradient(Context& ctx, ConstTensorView dy, TensorView dx) override;
+  void compute_tangent(Context& ctx, ConstTensorView dx, TensorView dy) override;
+  [[nodiscard]] TensorView rows(Context& ctx, const Shape& y, DType dtype);  ///< weights_, as rows.
+  [[nodiscard]] double scale() const;
   std::int64_t width_, heads_;
-  ConstTensorView input_;
-  Tensor output_, input_grad_;
   Tensor weights_;  ///< [n,heads,t,t], output of the softmax.
 };
 

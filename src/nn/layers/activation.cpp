@@ -5,7 +5,6 @@
 #include "dkfac/nn/layers.h"
 
 #include "nn/backends/backend_elementwise.h"
-#include "nn/backends/checks.h"
 #include "nn/backends/smooth.h"
 
 namespace dkfac::nn {
@@ -28,58 +27,26 @@ std::string describe(const Activation& activation) {
   return "";
 }
 
-ConstTensorView Relu::forward(Context& ctx, ConstTensorView x, Mode mode) {
-  check_ready("relu", *this, ctx, x);
-  const TensorView y = output_memory(ctx, mode, output_, x.shape(), x.dtype());
-  trained_ = mode == Mode::train ? ConstTensorView(y) : ConstTensorView{};
+void Relu::compute(Context& ctx, ConstTensorView x, TensorView y) {
   kernels::activate(ctx, {ActivationKind::relu}, x, y);
-  return y;
 }
 
-ConstTensorView Relu::backward(Context& ctx, ConstTensorView grad_output, InputGrad need) {
-  check_grad("relu", *this, !trained_.empty(), grad_output, trained_.shape(), trained_.dtype());
-  if (need == InputGrad::skipped) return {};
-  const TensorView dx = lend(ctx, input_grad_, trained_.shape(), trained_.dtype());
-  kernels::activate_backward(ctx, {ActivationKind::relu}, trained_, grad_output, dx);
-  return dx;
+void Relu::compute_gradient(Context& ctx, ConstTensorView dy, TensorView dx) {
+  kernels::activate_backward(ctx, {ActivationKind::relu}, trained_, dy, dx);
 }
 
-ConstTensorView Relu::tangent(Context& ctx, ConstTensorView dx) {
-  check_tangent("relu", *this, !trained_.empty(), dx, trained_.shape(), trained_.dtype());
-  if (dx.empty()) return {};
-  const TensorView dy = lend_tangent(ctx, trained_.shape(), trained_.dtype());
-  kernels::activate_backward(ctx, {ActivationKind::relu}, trained_, dx, dy);
-  return dy;
+Celu::Celu(double alpha) : MapLayer("celu"), activation_{ActivationKind::celu, alpha} {
+  check_activation("celu", activation_);
 }
 
-Celu::Celu(double alpha) : alpha_(alpha) {
-  check_activation("celu", {ActivationKind::celu, alpha});
+std::string Celu::describe() const { return nn::describe(activation_); }
+
+void Celu::compute(Context& ctx, ConstTensorView x, TensorView y) {
+  kernels::activate(ctx, activation_, x, y);
 }
 
-std::string Celu::describe() const { return nn::describe({ActivationKind::celu, alpha_}); }
-
-ConstTensorView Celu::forward(Context& ctx, ConstTensorView x, Mode mode) {
-  check_ready("celu", *this, ctx, x);
-  const TensorView y = output_memory(ctx, mode, output_, x.shape(), x.dtype());
-  trained_ = mode == Mode::train ? ConstTensorView(y) : ConstTensorView{};
-  kernels::activate(ctx, {ActivationKind::celu, alpha_}, x, y);
-  return y;
-}
-
-ConstTensorView Celu::backward(Context& ctx, ConstTensorView grad_output, InputGrad need) {
-  check_grad("celu", *this, !trained_.empty(), grad_output, trained_.shape(), trained_.dtype());
-  if (need == InputGrad::skipped) return {};
-  const TensorView dx = lend(ctx, input_grad_, trained_.shape(), trained_.dtype());
-  kernels::activate_backward(ctx, {ActivationKind::celu, alpha_}, trained_, grad_output, dx);
-  return dx;
-}
-
-ConstTensorView Celu::tangent(Context& ctx, ConstTensorView dx) {
-  check_tangent("celu", *this, !trained_.empty(), dx, trained_.shape(), trained_.dtype());
-  if (dx.empty()) return {};
-  const TensorView dy = lend_tangent(ctx, trained_.shape(), trained_.dtype());
-  kernels::activate_backward(ctx, {ActivationKind::celu, alpha_}, trained_, dx, dy);
-  return dy;
+void Celu::compute_gradient(Context& ctx, ConstTensorView dy, TensorView dx) {
+  kernels::activate_backward(ctx, activation_, trained_, dy, dx);
 }
 
 std::string Smooth::describe() const {
@@ -96,57 +63,22 @@ std::string Smooth::describe() const {
   return "";
 }
 
-ConstTensorView Smooth::forward(Context& ctx, ConstTensorView x, Mode mode) {
-  check_ready("smooth", *this, ctx, x);
-  const TensorView y = output_memory(ctx, mode, output_, x.shape(), x.dtype());
+void Smooth::compute(Context& ctx, ConstTensorView x, TensorView y) {
   kernels::smooth(ctx, kind_, x, y);
-  if (mode != Mode::train) {
-    kept_ = {};
-  } else {
-    kept_ = keeps_output(kind_) ? ConstTensorView(y) : x;
-  }
-  return y;
 }
 
-ConstTensorView Smooth::backward(Context& ctx, ConstTensorView grad_output, InputGrad need) {
-  check_grad("smooth", *this, !kept_.empty(), grad_output, kept_.shape(), kept_.dtype());
-  if (need == InputGrad::skipped) return {};
-  const TensorView dx = lend(ctx, input_grad_, kept_.shape(), kept_.dtype());
-  kernels::smooth_backward(ctx, kind_, kept_, grad_output, dx);
-  return dx;
-}
-
-ConstTensorView Smooth::tangent(Context& ctx, ConstTensorView dx) {
-  check_tangent("smooth", *this, !kept_.empty(), dx, kept_.shape(), kept_.dtype());
-  if (dx.empty()) return {};
-  const TensorView dy = lend_tangent(ctx, kept_.shape(), kept_.dtype());
-  kernels::smooth_backward(ctx, kind_, kept_, dx, dy);
-  return dy;
+void Smooth::compute_gradient(Context& ctx, ConstTensorView dy, TensorView dx) {
+  kernels::smooth_backward(ctx, kind_, keeps_output(kind_) ? trained_ : input_, dy, dx);
 }
 
 std::string Scale::describe() const { return detail::concat("Scale by ", factor_); }
 
-ConstTensorView Scale::forward(Context& ctx, ConstTensorView x, Mode mode) {
-  check_ready("scale", *this, ctx, x);
-  const TensorView y = output_memory(ctx, mode, output_, x.shape(), x.dtype());
+void Scale::compute(Context& ctx, ConstTensorView x, TensorView y) {
   kernels::scale(ctx, x, factor_, y);
-  return y;
 }
 
-ConstTensorView Scale::backward(Context& ctx, ConstTensorView grad_output, InputGrad need) {
-  check_ready("scale", *this, ctx, grad_output);
-  if (need == InputGrad::skipped) return {};
-  const TensorView dx = lend(ctx, input_grad_, grad_output.shape(), grad_output.dtype());
-  kernels::scale(ctx, grad_output, factor_, dx);
-  return dx;
-}
-
-ConstTensorView Scale::tangent(Context& ctx, ConstTensorView dx) {
-  if (dx.empty()) return {};
-  check_ready("scale", *this, ctx, dx);
-  const TensorView dy = lend_tangent(ctx, dx.shape(), dx.dtype());
-  kernels::scale(ctx, dx, factor_, dy);
-  return dy;
+void Scale::compute_gradient(Context& ctx, ConstTensorView dy, TensorView dx) {
+  kernels::scale(ctx, dy, factor_, dx);
 }
 
 }  // namespace dkfac::nn

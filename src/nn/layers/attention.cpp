@@ -39,17 +39,24 @@ void softmax_rows_backward(ConstTensorView y, TensorView dy) {
   }
 }
 
-/// Returns the columns of one head in one sample of x[n,t,parts*width]; part 0 to 2: Q, K, V.
-template <class View>
-View head_of(View x, std::int64_t sample, std::int64_t width, std::int64_t part, std::int64_t first,
-             std::int64_t count) {
-  return x.slice(0, sample, 1).reshape({x.dim(1), x.dim(2)}).slice(1, part * width + first, count);
+/// Calls f(weights, part) for every head of every sample of y[n,t,width]. `weights` are its [t,t]
+/// of rows[n*heads*t,t]; part(x, i) returns its columns in part i of x[n,t,parts*width]: 0 to 2 are
+/// Q, K and V.
+template <class View, class F>
+void each_head(const Shape& y, std::int64_t heads, View rows, const F& f) {
+  const std::int64_t t = y[1], width = y[2], d = width / heads;
+  for (std::int64_t i = 0; i < y[0] * heads; ++i)
+    f(rows.slice(0, i * t, t), [=](auto x, std::int64_t part) {
+      return x.slice(0, i / heads, 1)
+          .reshape({t, x.dim(2)})
+          .slice(1, part * width + i % heads * d, d);
+    });
 }
 
 }  // namespace
 
 SelfAttention::SelfAttention(std::int64_t width, std::int64_t heads)
-    : width_(width), heads_(heads) {
+    : MapLayer("self_attention"), width_(width), heads_(heads) {
   DKFAC_CHECK(width > 0 && heads > 0 && width % heads == 0, "[self_attention] width is ", width,
               " and heads ", heads, "; both must be > 0, and heads divide width");
 }
@@ -75,87 +82,54 @@ LayerCost SelfAttention::cost(const Shape& input, DType compute) const {
           .kept = static_cast<std::size_t>(weights) * size_of(compute)};
 }
 
-ConstTensorView SelfAttention::forward(Context& ctx, ConstTensorView x, Mode mode) {
-  const Shape shape = output_shape(x.shape());
-  check_ready("self_attention", *this, ctx, x);
+TensorView SelfAttention::rows(Context& ctx, const Shape& y, DType dtype) {
+  return ensure(ctx, weights_, Shape{y[0], heads_, y[1], y[1]}, dtype)
+      .reshape({y[0] * heads_ * y[1], y[1]});
+}
+
+double SelfAttention::scale() const { return 1 / std::sqrt(static_cast<double>(width_ / heads_)); }
+
+void SelfAttention::compute(Context& ctx, ConstTensorView x, TensorView y) {
   check_computing("self_attention", *this, x);
   if (ctx.device().is_cuda())
     throw DeviceError(detail::concat("[self_attention] '", name_,
                                      "' has no kernels for a device yet; keep the model on the "
                                      "cpu"));
-  input_ = mode == Mode::train ? x : ConstTensorView{};
-  const std::int64_t t = shape[1], d = width_ / heads_;
-  const TensorView y = output_memory(ctx, mode, output_, shape, x.dtype());
-  const TensorView weights = ensure(ctx, weights_, Shape{shape[0], heads_, t, t}, x.dtype());
-  const TensorView rows = weights.reshape({shape[0] * heads_ * t, t});
-  const double scale = 1 / std::sqrt(static_cast<double>(d));
-  for (std::int64_t n = 0; n < shape[0]; ++n)
-    for (std::int64_t h = 0; h < heads_; ++h)
-      ops::gemm(ctx, Trans::no, Trans::yes, scale, head_of(x, n, width_, 0, h * d, d),
-                head_of(x, n, width_, 1, h * d, d), 0, rows.slice(0, (n * heads_ + h) * t, t));
-  for_dtype(x.dtype(), [&](auto zero) { softmax_rows<decltype(zero)>(rows); });
-  for (std::int64_t n = 0; n < shape[0]; ++n)
-    for (std::int64_t h = 0; h < heads_; ++h)
-      ops::gemm(ctx, Trans::no, Trans::no, 1, rows.slice(0, (n * heads_ + h) * t, t),
-                head_of(x, n, width_, 2, h * d, d), 0, head_of(y, n, width_, 0, h * d, d));
-  return y;
+  each_head(y.shape(), heads_, rows(ctx, y.shape(), x.dtype()),
+            [&](TensorView weights, const auto& part) {
+              ops::gemm(ctx, Trans::no, Trans::yes, scale(), part(x, 0), part(x, 1), 0, weights);
+              for_dtype(x.dtype(), [&](auto zero) { softmax_rows<decltype(zero)>(weights); });
+              ops::gemm(ctx, Trans::no, Trans::no, 1, weights, part(x, 2), 0, part(y, 0));
+            });
 }
 
-ConstTensorView SelfAttention::backward(Context& ctx, ConstTensorView grad_output, InputGrad need) {
-  const Shape shape = input_.empty() ? Shape{} : output_shape(input_.shape());
-  check_grad("self_attention", *this, !input_.empty(), grad_output, shape, input_.dtype());
-  if (need == InputGrad::skipped) return {};
-  const std::int64_t t = shape[1], d = width_ / heads_;
-  const TensorView dx = lend(ctx, input_grad_, input_.shape(), input_.dtype());
-  const ConstTensorView rows = ensure(ctx, weights_, Shape{shape[0], heads_, t, t}, input_.dtype())
-                                   .reshape({shape[0] * heads_ * t, t});
-  const double scale = 1 / std::sqrt(static_cast<double>(d));
+void SelfAttention::compute_gradient(Context& ctx, ConstTensorView dy, TensorView dx) {
+  const DType dtype = dx.dtype();
   Scratch scratch(ctx);
-  const TensorView scores = scratch.take({t, t}, input_.dtype());
-  for (std::int64_t n = 0; n < shape[0]; ++n)
-    for (std::int64_t h = 0; h < heads_; ++h) {
-      const ConstTensorView weights = rows.slice(0, (n * heads_ + h) * t, t);
-      const ConstTensorView dy = head_of(grad_output, n, width_, 0, h * d, d);
-      const auto part = [&](auto view, std::int64_t of) {
-        return head_of(view, n, width_, of, h * d, d);
-      };
-      ops::gemm(ctx, Trans::yes, Trans::no, 1, weights, dy, 0, part(dx, 2));
-      ops::gemm(ctx, Trans::no, Trans::yes, 1, dy, part(input_, 2), 0, scores);
-      for_dtype(input_.dtype(),
-                [&](auto zero) { softmax_rows_backward<decltype(zero)>(weights, scores); });
-      ops::gemm(ctx, Trans::no, Trans::no, scale, scores, part(input_, 1), 0, part(dx, 0));
-      ops::gemm(ctx, Trans::yes, Trans::no, scale, scores, part(input_, 0), 0, part(dx, 1));
-    }
-  return dx;
+  const TensorView scores = scratch.take({dy.dim(1), dy.dim(1)}, dtype);
+  const ConstTensorView all = rows(ctx, dy.shape(), dtype);
+  each_head(dy.shape(), heads_, all, [&](ConstTensorView weights, const auto& part) {
+    ops::gemm(ctx, Trans::yes, Trans::no, 1, weights, part(dy, 0), 0, part(dx, 2));
+    ops::gemm(ctx, Trans::no, Trans::yes, 1, part(dy, 0), part(input_, 2), 0, scores);
+    for_dtype(dtype, [&](auto zero) { softmax_rows_backward<decltype(zero)>(weights, scores); });
+    ops::gemm(ctx, Trans::no, Trans::no, scale(), scores, part(input_, 1), 0, part(dx, 0));
+    ops::gemm(ctx, Trans::yes, Trans::no, scale(), scores, part(input_, 0), 0, part(dx, 1));
+  });
 }
 
 /// The Jacobian of the softmax is symmetric, so softmax_rows_backward() carries tangents too.
-ConstTensorView SelfAttention::tangent(Context& ctx, ConstTensorView dx) {
-  check_tangent("self_attention", *this, !input_.empty(), dx, input_.shape(), input_.dtype());
-  if (dx.empty()) return {};
-  const Shape shape = output_shape(input_.shape());
-  const std::int64_t t = shape[1], d = width_ / heads_;
-  const TensorView dy = lend_tangent(ctx, shape, input_.dtype());
-  const ConstTensorView rows = ensure(ctx, weights_, Shape{shape[0], heads_, t, t}, input_.dtype())
-                                   .reshape({shape[0] * heads_ * t, t});
-  const double scale = 1 / std::sqrt(static_cast<double>(d));
+void SelfAttention::compute_tangent(Context& ctx, ConstTensorView dx, TensorView dy) {
+  const DType dtype = dx.dtype();
   Scratch scratch(ctx);
-  const TensorView scores = scratch.take({t, t}, input_.dtype());
-  for (std::int64_t n = 0; n < shape[0]; ++n)
-    for (std::int64_t h = 0; h < heads_; ++h) {
-      const ConstTensorView weights = rows.slice(0, (n * heads_ + h) * t, t);
-      const TensorView out = head_of(dy, n, width_, 0, h * d, d);
-      const auto part = [&](ConstTensorView view, std::int64_t of) {
-        return head_of(view, n, width_, of, h * d, d);
-      };
-      ops::gemm(ctx, Trans::no, Trans::yes, scale, part(dx, 0), part(input_, 1), 0, scores);
-      ops::gemm(ctx, Trans::no, Trans::yes, scale, part(input_, 0), part(dx, 1), 1, scores);
-      for_dtype(input_.dtype(),
-                [&](auto zero) { softmax_rows_backward<decltype(zero)>(weights, scores); });
-      ops::gemm(ctx, Trans::no, Trans::no, 1, scores, part(input_, 2), 0, out);
-      ops::gemm(ctx, Trans::no, Trans::no, 1, weights, part(dx, 2), 1, out);
-    }
-  return dy;
+  const TensorView scores = scratch.take({dy.dim(1), dy.dim(1)}, dtype);
+  const ConstTensorView all = rows(ctx, dy.shape(), dtype);
+  each_head(dy.shape(), heads_, all, [&](ConstTensorView weights, const auto& part) {
+    ops::gemm(ctx, Trans::no, Trans::yes, scale(), part(dx, 0), part(input_, 1), 0, scores);
+    ops::gemm(ctx, Trans::no, Trans::yes, scale(), part(input_, 0), part(dx, 1), 1, scores);
+    for_dtype(dtype, [&](auto zero) { softmax_rows_backward<decltype(zero)>(weights, scores); });
+    ops::gemm(ctx, Trans::no, Trans::no, 1, scores, part(input_, 2), 0, part(dy, 0));
+    ops::gemm(ctx, Trans::no, Trans::no, 1, weights, part(dx, 2), 1, part(dy, 0));
+  });
 }
 
 }  // namespace dkfac::nn

@@ -4,6 +4,7 @@
 
 #include "dkfac/core/error.h"
 
+#include "nn/backends/checks.h"
 #include "nn/backends/dtype.h"
 #include "nn/backends/workspace.h"
 #include "nn/layers/he_normal.h"
@@ -126,6 +127,33 @@ TensorView Layer::lent(ConstTensorView view) {
 
 void Layer::release(ConstTensorView view) {
   if (workspace_ != nullptr) workspace_->release(view);
+}
+
+ConstTensorView MapLayer::forward(Context& ctx, ConstTensorView x, Mode mode) {
+  const Shape shape = output_shape(x.shape());
+  check_ready(kind_, *this, ctx, x);
+  const TensorView y = output_memory(ctx, mode, output_, shape, x.dtype());
+  const bool trains = mode == Mode::train;
+  input_ = trains ? x : ConstTensorView{};
+  trained_ = trains ? ConstTensorView(y) : ConstTensorView{};
+  compute(ctx, x, y);
+  return y;
+}
+
+ConstTensorView MapLayer::backward(Context& ctx, ConstTensorView grad_output, InputGrad need) {
+  check_grad(kind_, *this, !trained_.empty(), grad_output, trained_.shape(), trained_.dtype());
+  if (need == InputGrad::skipped) return {};
+  const TensorView dx = lend(ctx, input_grad_, input_.shape(), input_.dtype());
+  compute_gradient(ctx, grad_output, dx);
+  return dx;
+}
+
+ConstTensorView MapLayer::tangent(Context& ctx, ConstTensorView dx) {
+  check_tangent(kind_, *this, !trained_.empty(), dx, input_.shape(), input_.dtype());
+  if (dx.empty()) return {};
+  const TensorView dy = lend_tangent(ctx, trained_.shape(), trained_.dtype());
+  compute_tangent(ctx, dx, dy);
+  return dy;
 }
 
 }  // namespace dkfac::nn

@@ -1,15 +1,10 @@
 #include "dkfac/nn/layers.h"
 
 #include "nn/backends/backend_pool.h"
-#include "nn/backends/checks.h"
 #include "nn/fusion/state.h"
 
 namespace dkfac::nn {
 namespace {
-
-PoolShape pool_shape(const Shape& x, const Shape& y, int kernel, int stride, int pad) {
-  return {x[0], x[1], x[2], x[3], y[1], y[2], kernel, stride, pad};
-}
 
 /// Shape of [n,h,w,c] or [n,positions,c].
 GlobalShape global_shape(const Shape& input) {
@@ -25,7 +20,8 @@ std::size_t bytes_of_places(PoolKind kind, const Shape& output) {
 }  // namespace
 
 Pool2d::Pool2d(PoolKind kind, int kernel, int stride, int pad)
-    : kind_(kind),
+    : MapLayer("pool2d"),
+      kind_(kind),
       kernel_(kernel),
       stride_(stride),
       pad_(pad),
@@ -61,40 +57,38 @@ LayerCost Pool2d::cost(const Shape& input, DType) const {
   return {.kept = bytes_of_places(kind_, output_shape(input))};
 }
 
-ConstTensorView Pool2d::forward(Context& ctx, ConstTensorView x, Mode mode) {
-  const Shape shape = output_shape(x.shape());
-  check_ready("pool2d", *this, ctx, x);
+PoolShape Pool2d::pool_shape(const Shape& x, const Shape& y) const {
+  return {x[0], x[1], x[2], x[3], y[1], y[2], kernel_, stride_, pad_};
+}
+
+TensorView Pool2d::places(Context& ctx, const PoolShape& pool) {
+  return ensure(ctx, argmax_, places_shape(ctx.device(), pool), DType::i32);
+}
+
+void Pool2d::compute(Context& ctx, ConstTensorView x, TensorView y) {
   *addend_ = {};
-  input_ = mode == Mode::train ? x : ConstTensorView{};
-  const TensorView y = output_memory(ctx, mode, output_, shape, x.dtype());
-  const PoolShape pool = pool_shape(x.shape(), shape, kernel_, stride_, pad_);
-  if (kind_ == PoolKind::max) {
-    kernels::max_pool(ctx, pool, x, y,
-                      ensure(ctx, argmax_, places_shape(ctx.device(), pool), DType::i32));
-  } else {
-    kernels::average_pool(ctx, pool, x, y);
-  }
-  return y;
+  const PoolShape pool = pool_shape(x.shape(), y.shape());
+  if (kind_ == PoolKind::max) return kernels::max_pool(ctx, pool, x, y, places(ctx, pool));
+  kernels::average_pool(ctx, pool, x, y);
 }
 
 ConstTensorView Pool2d::backward(Context& ctx, ConstTensorView grad_output, InputGrad need) {
-  const Shape shape = input_.empty() ? Shape{} : output_shape(input_.shape());
-  check_grad("pool2d", *this, !input_.empty(), grad_output, shape, input_.dtype());
-  const ConstTensorView addend = take(*addend_, *this, grad_output);
-  if (need == InputGrad::skipped) {
-    release(addend);
-    return {};
-  }
-  const TensorView dx = lend(ctx, input_grad_, input_.shape(), input_.dtype());
-  const PoolShape pool = pool_shape(input_.shape(), shape, kernel_, stride_, pad_);
-  if (kind_ == PoolKind::max) {
-    const TensorView places = ensure(ctx, argmax_, places_shape(ctx.device(), pool), DType::i32);
-    kernels::max_pool_backward(ctx, pool, grad_output, addend, places, dx);
-    release(addend);
-  } else {
-    kernels::average_pool_backward(ctx, pool, grad_output, dx);
-  }
-  return dx;
+  if (need == InputGrad::skipped) release(take(*addend_, *this, grad_output));
+  return MapLayer::backward(ctx, grad_output, need);
+}
+
+void Pool2d::compute_gradient(Context& ctx, ConstTensorView dy, TensorView dx) {
+  const PoolShape pool = pool_shape(dx.shape(), dy.shape());
+  if (kind_ == PoolKind::average) return kernels::average_pool_backward(ctx, pool, dy, dx);
+  const ConstTensorView addend = take(*addend_, *this, dy);
+  kernels::max_pool_backward(ctx, pool, dy, addend, places(ctx, pool), dx);
+  release(addend);
+}
+
+void Pool2d::compute_tangent(Context& ctx, ConstTensorView dx, TensorView dy) {
+  const PoolShape pool = pool_shape(dx.shape(), dy.shape());
+  if (kind_ == PoolKind::average) return kernels::average_pool(ctx, pool, dx, dy);
+  kernels::max_pool_tangent(ctx, pool, dx, places(ctx, pool), dy);
 }
 
 std::string GlobalPool::describe() const {
@@ -114,61 +108,22 @@ LayerCost GlobalPool::cost(const Shape& input, DType) const {
   return {.kept = bytes_of_places(kind_, output_shape(input))};
 }
 
-ConstTensorView GlobalPool::forward(Context& ctx, ConstTensorView x, Mode mode) {
-  const Shape shape = output_shape(x.shape());
-  check_ready("global_pool", *this, ctx, x);
-  input_ = mode == Mode::train ? x : ConstTensorView{};
-  const TensorView y = output_memory(ctx, mode, output_, shape, x.dtype());
+void GlobalPool::compute(Context& ctx, ConstTensorView x, TensorView y) {
   const GlobalShape s = global_shape(x.shape());
-  if (kind_ == PoolKind::max) {
-    kernels::global_max(ctx, s, x, y, ensure(ctx, argmax_, shape, DType::i32));
-  } else {
-    kernels::global_average(ctx, s, x, y);
-  }
-  return y;
+  if (kind_ == PoolKind::average) return kernels::global_average(ctx, s, x, y);
+  kernels::global_max(ctx, s, x, y, ensure(ctx, argmax_, y.shape(), DType::i32));
 }
 
-ConstTensorView GlobalPool::backward(Context& ctx, ConstTensorView grad_output, InputGrad need) {
-  const Shape shape = input_.empty() ? Shape{} : output_shape(input_.shape());
-  check_grad("global_pool", *this, !input_.empty(), grad_output, shape, input_.dtype());
-  if (need == InputGrad::skipped) return {};
-  const TensorView dx = lend(ctx, input_grad_, input_.shape(), input_.dtype());
-  const GlobalShape s = global_shape(input_.shape());
-  if (kind_ == PoolKind::max) {
-    kernels::global_max_backward(ctx, s, grad_output, ensure(ctx, argmax_, shape, DType::i32), dx);
-  } else {
-    kernels::global_average_backward(ctx, s, grad_output, dx);
-  }
-  return dx;
+void GlobalPool::compute_gradient(Context& ctx, ConstTensorView dy, TensorView dx) {
+  const GlobalShape s = global_shape(dx.shape());
+  if (kind_ == PoolKind::average) return kernels::global_average_backward(ctx, s, dy, dx);
+  kernels::global_max_backward(ctx, s, dy, ensure(ctx, argmax_, dy.shape(), DType::i32), dx);
 }
 
-ConstTensorView Pool2d::tangent(Context& ctx, ConstTensorView dx) {
-  check_tangent("pool2d", *this, !input_.empty(), dx, input_.shape(), input_.dtype());
-  if (dx.empty()) return {};
-  const Shape shape = output_shape(input_.shape());
-  const TensorView dy = lend_tangent(ctx, shape, input_.dtype());
-  const PoolShape pool = pool_shape(input_.shape(), shape, kernel_, stride_, pad_);
-  if (kind_ == PoolKind::max) {
-    const TensorView places = ensure(ctx, argmax_, places_shape(ctx.device(), pool), DType::i32);
-    kernels::max_pool_tangent(ctx, pool, dx, places, dy);
-  } else {
-    kernels::average_pool(ctx, pool, dx, dy);
-  }
-  return dy;
-}
-
-ConstTensorView GlobalPool::tangent(Context& ctx, ConstTensorView dx) {
-  check_tangent("global_pool", *this, !input_.empty(), dx, input_.shape(), input_.dtype());
-  if (dx.empty()) return {};
-  const Shape shape = output_shape(input_.shape());
-  const TensorView dy = lend_tangent(ctx, shape, input_.dtype());
-  const GlobalShape s = global_shape(input_.shape());
-  if (kind_ == PoolKind::max) {
-    kernels::global_max_tangent(ctx, s, dx, ensure(ctx, argmax_, shape, DType::i32), dy);
-  } else {
-    kernels::global_average(ctx, s, dx, dy);
-  }
-  return dy;
+void GlobalPool::compute_tangent(Context& ctx, ConstTensorView dx, TensorView dy) {
+  const GlobalShape s = global_shape(dx.shape());
+  if (kind_ == PoolKind::average) return kernels::global_average(ctx, s, dx, dy);
+  kernels::global_max_tangent(ctx, s, dx, ensure(ctx, argmax_, dy.shape(), DType::i32), dy);
 }
 
 }  // namespace dkfac::nn

@@ -34,13 +34,9 @@ LayerCost SinusoidalPositions::cost(const Shape& input, DType compute) const {
   return {.kept = static_cast<std::size_t>(input[1] * input[2]) * size_of(compute)};
 }
 
-ConstTensorView SinusoidalPositions::forward(Context& ctx, ConstTensorView x, Mode mode) {
-  const Shape shape = output_shape(x.shape());
-  check_ready("positions", *this, ctx, x);
+void SinusoidalPositions::compute(Context& ctx, ConstTensorView x, TensorView y) {
   check_computing("positions", *this, x);
-  const TensorView y = output_memory(ctx, mode, output_, shape, x.dtype());
-  trained_ = mode == Mode::train ? y : ConstTensorView{};
-  const Shape sequence{shape[1], shape[2]};
+  const Shape shape = x.shape(), sequence{shape[1], shape[2]};
   const bool made = table_.is_set() && table_.dtype() == x.dtype() && table_shape_.ndim() == 2 &&
                     table_shape_[0] >= sequence[0] && table_shape_[1] == sequence[1];
   if (!made) {
@@ -56,22 +52,10 @@ ConstTensorView SinusoidalPositions::forward(Context& ctx, ConstTensorView x, Mo
                               ctx.device());
   ops::copy(ctx, x, y);
   ops::axpby(ctx, 1, table, 1, y);
-  return y;
 }
 
-ConstTensorView SinusoidalPositions::backward(Context& ctx, ConstTensorView grad_output,
-                                              InputGrad need) {
-  check_grad("positions", *this, !trained_.empty(), grad_output, trained_.shape(),
-             trained_.dtype());
-  if (need == InputGrad::skipped) return {};
-  const TensorView dx = lend(ctx, input_grad_, trained_.shape(), trained_.dtype());
-  ops::copy(ctx, grad_output, dx);
-  return dx;
-}
-
-ConstTensorView SinusoidalPositions::tangent(Context&, ConstTensorView dx) {
-  check_tangent("positions", *this, !trained_.empty(), dx, trained_.shape(), trained_.dtype());
-  return dx;
+void SinusoidalPositions::compute_gradient(Context& ctx, ConstTensorView dy, TensorView dx) {
+  ops::copy(ctx, dy, dx);
 }
 
 }  // namespace dkfac::nn

@@ -1,7 +1,6 @@
 #include "nn/models/pad_shortcut.h"
 
 #include "nn/backends/backend_elementwise.h"
-#include "nn/backends/checks.h"
 
 namespace dkfac::nn {
 namespace {
@@ -15,7 +14,7 @@ PadShape pad_shape(const Shape& large, const Shape& small, std::int64_t stride) 
 }  // namespace
 
 PadShortcut::PadShortcut(std::int64_t in, std::int64_t out, int stride)
-    : in_(in), out_(out), stride_(stride) {
+    : MapLayer("pad_shortcut"), in_(in), out_(out), stride_(stride) {
   DKFAC_CHECK(in > 0 && out >= in, "[pad_shortcut] in is ", in, " and out ", out,
               "; it adds channels, so 0 < in <= out");
   DKFAC_CHECK(stride > 0, "[pad_shortcut] stride is ", stride, "; it must be > 0");
@@ -32,35 +31,17 @@ Shape PadShortcut::output_shape(const Shape& input) const {
                out_};
 }
 
-ConstTensorView PadShortcut::forward(Context& ctx, ConstTensorView x, Mode mode) {
-  const Shape shape = output_shape(x.shape());
-  check_ready("pad_shortcut", *this, ctx, x);
-  trained_ = mode == Mode::train;
-  input_shape_ = x.shape();
-  dtype_ = x.dtype();
-  const TensorView y = output_memory(ctx, mode, output_, shape, x.dtype());
-  if (y.numel() > 0) kernels::pad_channels(ctx, pad_shape(x.shape(), shape, stride_), x, y);
-  return y;
+void PadShortcut::compute(Context& ctx, ConstTensorView x, TensorView y) {
+  if (y.numel() > 0) kernels::pad_channels(ctx, pad_shape(x.shape(), y.shape(), stride_), x, y);
 }
 
-ConstTensorView PadShortcut::backward(Context& ctx, ConstTensorView grad_output, InputGrad need) {
-  const Shape shape = trained_ ? output_shape(input_shape_) : Shape{};
-  check_grad("pad_shortcut", *this, trained_, grad_output, shape, dtype_);
-  if (need == InputGrad::skipped) return {};
-  const TensorView dx = lend(ctx, input_grad_, input_shape_, dtype_);
-  if (dx.numel() > 0) {
-    kernels::pad_channels_backward(ctx, pad_shape(input_shape_, shape, stride_), grad_output, dx);
-  }
-  return dx;
+void PadShortcut::compute_gradient(Context& ctx, ConstTensorView dy, TensorView dx) {
+  if (dx.numel() > 0)
+    kernels::pad_channels_backward(ctx, pad_shape(dx.shape(), dy.shape(), stride_), dy, dx);
 }
 
-ConstTensorView PadShortcut::tangent(Context& ctx, ConstTensorView dx) {
-  check_tangent("pad_shortcut", *this, trained_, dx, input_shape_, dtype_);
-  if (dx.empty()) return {};
-  const Shape shape = output_shape(input_shape_);
-  const TensorView dy = lend_tangent(ctx, shape, dtype_);
-  if (dy.numel() > 0) kernels::pad_channels(ctx, pad_shape(input_shape_, shape, stride_), dx, dy);
-  return dy;
+void PadShortcut::compute_tangent(Context& ctx, ConstTensorView dx, TensorView dy) {
+  compute(ctx, dx, dy);
 }
 
 }  // namespace dkfac::nn
