@@ -69,16 +69,15 @@ void syrk_wide(T alpha, ConstTensorView x, TensorView c) {
 
 void gemm(Context& ctx, ops::Trans trans_a, ops::Trans trans_b, double alpha, ConstTensorView a,
           ConstTensorView b, double beta, TensorView c) {
-  cpu::with_real(c.dtype(), [&](auto zero) {
-    multiply(ctx, product_of<decltype(zero)>(trans_a, trans_b, alpha, a, b, beta, c));
+  element::visit_computing(c.dtype(), [&]<class T>(element::Type<T>) {
+    multiply(ctx, product_of<T>(trans_a, trans_b, alpha, a, b, beta, c));
   });
 }
 
 void syrk(Context& ctx, double alpha, ConstTensorView x, double beta, TensorView c) {
   // Not left to BLAS, whose versions differ on whether 0 times NaN is 0.
   cpu::scale_lower(ctx, beta, c);
-  cpu::with_real(c.dtype(), [&](auto zero) {
-    using T = decltype(zero);
+  element::visit_computing(c.dtype(), [&]<class T>(element::Type<T>) {
     if (c.dim(0) <= kNarrow) {
       syrk_narrow(ctx, static_cast<T>(alpha), x, c);
     } else {

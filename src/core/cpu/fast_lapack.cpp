@@ -55,8 +55,7 @@ int decompose(Context& ctx, TensorView a, TensorView w) {
 }  // namespace
 
 void potrf(Context&, TensorView a, TensorView info) {
-  cpu::with_real(a.dtype(), [&](auto zero) {
-    using T = decltype(zero);
+  element::visit_computing(a.dtype(), [&]<class T>(element::Type<T>) {
     const int d = blas_int("potrf", a.dim(0));
     const auto m = cpu::matrix_of<T>(a);
     const int lda = blas_int("potrf", m.row);
@@ -70,8 +69,7 @@ void potrf(Context&, TensorView a, TensorView info) {
 }
 
 void potri(Context&, TensorView a, TensorView info) {
-  cpu::with_real(a.dtype(), [&](auto zero) {
-    using T = decltype(zero);
+  element::visit_computing(a.dtype(), [&]<class T>(element::Type<T>) {
     const int d = blas_int("potri", a.dim(0));
     const auto m = cpu::matrix_of<T>(a);
     const int lda = blas_int("potri", m.row);
@@ -84,8 +82,8 @@ void potri(Context&, TensorView a, TensorView info) {
 }
 
 void eigh(Context& ctx, TensorView a, TensorView w, TensorView info) {
-  cpu::with_real(a.dtype(), [&](auto zero) {
-    *info.data<std::int32_t>() = decompose<decltype(zero)>(ctx, a, w);
+  element::visit_computing(a.dtype(), [&]<class T>(element::Type<T>) {
+    *info.data<std::int32_t>() = decompose<T>(ctx, a, w);
   });
 }
 

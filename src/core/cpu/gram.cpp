@@ -147,16 +147,14 @@ void add_in_parts(Context& ctx, std::int64_t rows, bool bias, double beta, Tenso
     part == 0 ? run(worker, syrk, first, last, beta, c)
               : run(worker, syrk, first, last, 0.0, part_sum(part));
   });
-  with_real(c.dtype(), [&](auto zero) {
-    using T = decltype(zero);
+  visit_computing(c.dtype(), [&]<class T>(Type<T>) {
     for (int part = 1; part < parts; ++part) add_lower<T, T>(part_sum(part), !bias, c);
   });
 }
 
 /// Sets the element that counts the rows, once and not panel by panel, so that it is exact.
 void set_corner(double alpha, std::int64_t rows, double beta, TensorView c) {
-  with_real(c.dtype(), [&](auto zero) {
-    using T = decltype(zero);
+  visit_computing(c.dtype(), [&]<class T>(Type<T>) {
     T& corner = matrix_of<T>(c)(c.dim(0) - 1, c.dim(0) - 1);
     const double before = beta == 0 ? 0 : beta * static_cast<double>(corner);
     corner = static_cast<T>(alpha * static_cast<double>(rows) + before);

@@ -183,7 +183,7 @@ bool prefers_lanes(std::int64_t groups, std::int64_t d) {
 void lane_gram(Context& ctx, const PatchSpec& spec, double alpha, ConstTensorView x, double beta,
                TensorView c) {
   const Plan plan = make_plan(spec, x.dtype(), c);
-  with_real(x.dtype(), [&](auto zero) { run<decltype(zero)>(ctx, plan, alpha, x, beta, c); });
+  visit_computing(x.dtype(), [&]<class T>(Type<T>) { run<T>(ctx, plan, alpha, x, beta, c); });
 }
 
 }  // namespace dkfac::cpu

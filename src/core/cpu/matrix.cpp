@@ -34,13 +34,12 @@ void copy_tiles_to_upper(Matrix<T> a, std::int64_t d) {
 }  // namespace
 
 void symmetrize(Context&, TensorView a) {
-  with_real(a.dtype(),
-            [&](auto zero) { copy_tiles_to_upper(matrix_of<decltype(zero)>(a), a.dim(0)); });
+  visit_computing(a.dtype(),
+                  [&]<class T>(Type<T>) { copy_tiles_to_upper(matrix_of<T>(a), a.dim(0)); });
 }
 
 void add_diagonal(Context&, TensorView a, double value) {
-  with_real(a.dtype(), [&](auto zero) {
-    using T = decltype(zero);
+  visit_computing(a.dtype(), [&]<class T>(Type<T>) {
     const auto m = matrix_of<T>(a);
     for (std::int64_t i = 0; i < a.dim(0); ++i) m(i, i) += static_cast<T>(value);
   });
@@ -48,8 +47,7 @@ void add_diagonal(Context&, TensorView a, double value) {
 
 void scale_matrix(Context&, double beta, TensorView c) {
   if (beta == 1) return;
-  with_real(c.dtype(), [&](auto zero) {
-    using T = decltype(zero);
+  visit_computing(c.dtype(), [&]<class T>(Type<T>) {
     const auto m = matrix_of<T>(c);
     for (std::int64_t i = 0; i < c.dim(0); ++i) scale_row(&m(i, 0), c.dim(1), T(beta));
   });
@@ -57,8 +55,7 @@ void scale_matrix(Context&, double beta, TensorView c) {
 
 void scale_lower(Context&, double beta, TensorView c) {
   if (beta == 1) return;
-  with_real(c.dtype(), [&](auto zero) {
-    using T = decltype(zero);
+  visit_computing(c.dtype(), [&]<class T>(Type<T>) {
     const auto m = matrix_of<T>(c);
     for (std::int64_t i = 0; i < c.dim(0); ++i) scale_row(&m(i, 0), i + 1, T(beta));
   });

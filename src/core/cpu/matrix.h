@@ -3,12 +3,15 @@
 #include <algorithm>
 #include <cstdint>
 #include <type_traits>
-#include <utility>
 
-#include "dkfac/core/error.h"
 #include "dkfac/core/tensor_view.h"
 
+#include "core/shared/element.h"
+
 namespace dkfac::cpu {
+
+using element::Type;
+using element::visit_computing;
 
 /// Matrix with element (i, j) at data[i*row + j*col]: also a transpose, or a block of either.
 template <class T>
@@ -36,12 +39,6 @@ template <class T, class Void>
 [[nodiscard]] auto matrix_of(const BasicTensorView<Void>& x) {
   auto* data = x.template data<T>();
   return Matrix<std::remove_pointer_t<decltype(data)>>{data, row_stride(x)};
-}
-
-/// Calls f(T{}) with T = float or double for a computing dtype.
-template <class F>
-void with_real(DType dtype, F&& f) {
-  dtype == DType::f64 ? f(double{}) : f(float{});
 }
 
 }  // namespace dkfac::cpu

@@ -13,8 +13,8 @@ namespace fast {
 void gemm(Context& ctx, ops::Trans trans_a, ops::Trans trans_b, double alpha, ConstTensorView a,
           ConstTensorView b, double beta, TensorView c) {
   bool done = false;
-  cpu::with_real(c.dtype(), [&](auto zero) {
-    done = try_onednn(ctx, product_of<decltype(zero)>(trans_a, trans_b, alpha, a, b, beta, c));
+  element::visit_computing(c.dtype(), [&]<class T>(element::Type<T>) {
+    done = try_onednn(ctx, product_of<T>(trans_a, trans_b, alpha, a, b, beta, c));
   });
   if (!done) reference::gemm(ctx, trans_a, trans_b, alpha, a, b, beta, c);
 }

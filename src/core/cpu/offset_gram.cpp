@@ -154,8 +154,8 @@ void offset_gram(Context& ctx, const PatchSpec& spec, double alpha, ConstTensorV
     axpby(ctx, 1, used(part), 1, used(0));
   }
   if (by_onednn) self_correlate(ctx, spec, x, sums(0).images());
-  with_real(x.dtype(),
-            [&](auto zero) { finish<decltype(zero)>(ctx, spec, sums(0), bias, alpha, beta, c); });
+  visit_computing(x.dtype(),
+                  [&]<class T>(Type<T>) { finish<T>(ctx, spec, sums(0), bias, alpha, beta, c); });
 }
 
 }  // namespace dkfac::cpu

@@ -188,7 +188,7 @@ void correlate_samples(Context& ctx, const PatchSpec& spec, ConstTensorView x, s
   const Chunk chunk = make_chunk(ctx, scratch, spec, most, x.dtype(), true);
   for (double beta = 0; first < last; first += most, beta = 1) {
     const std::int64_t count = std::min(most, last - first);
-    with_real(x.dtype(), [&](auto zero) { load(chunk, x.data<decltype(zero)>(), first, count); });
+    visit_computing(x.dtype(), [&]<class T>(Type<T>) { load(chunk, x.data<T>(), first, count); });
     add_images(ctx, chunk, count, beta, sums);
     add_borders(ctx, chunk, count, beta, sums);
     if (!with_bias) continue;
@@ -203,8 +203,7 @@ void correlate_borders(Context& ctx, const PatchSpec& spec, ConstTensorView x, s
   const std::int64_t count = last - first, channels = spec.x_channels();
   const Chunk chunk = make_chunk(ctx, scratch, spec, count, x.dtype(), false);
   const ConstTensorView samples = x.slice(0, first, count);
-  with_real(x.dtype(), [&](auto zero) {
-    using T = decltype(zero);
+  visit_computing(x.dtype(), [&]<class T>(Type<T>) {
     const T* sample = samples.data<T>() + spec.first_c;
     for (std::int64_t n = 0; n < count; ++n, sample += spec.h * spec.w * channels) {
       load_lines(chunk, n, sample, spec.w * channels, channels);

@@ -89,8 +89,7 @@ void patch_sum(Context& ctx, const PatchSpec& s, double scale, ConstTensorView x
   const std::int64_t elements = s.h * s.w * s.c;
   const auto parts = static_cast<int>(
       std::clamp<std::int64_t>(s.n * elements / kGrain, 1, std::min<std::int64_t>(s.n, threads())));
-  with_real(x.dtype(), [&](auto zero) {
-    using T = decltype(zero);
+  visit_computing(x.dtype(), [&]<class T>(Type<T>) {
     Scratch scratch(ctx);
     const std::int64_t row = s.window.kernel_w * s.c;
     T* row_sums = scratch.take({parts, row}, dtype_of<T>).template data<T>();

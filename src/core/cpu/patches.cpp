@@ -133,8 +133,7 @@ void fill_patches(const PatchSpec& s, const T* x, std::int64_t first, std::int64
 }  // namespace
 
 void fill_panel(const PatchSpec& s, ConstTensorView x, std::int64_t first, TensorView patches) {
-  with_real(x.dtype(), [&](auto zero) {
-    using T = decltype(zero);
+  visit_computing(x.dtype(), [&]<class T>(Type<T>) {
     const auto out = matrix_of<T>(patches);
     const T* data = x.data<T>();
     const std::int64_t grain = std::max<std::int64_t>(kGrain / s.width(), 64);

@@ -135,8 +135,7 @@ template void multiply_add(Context&, std::int64_t, std::int64_t, std::int64_t, d
 void gemm(Context& ctx, ops::Trans trans_a, ops::Trans trans_b, double alpha, ConstTensorView a,
           ConstTensorView b, double beta, TensorView c) {
   cpu::scale_matrix(ctx, beta, c);
-  cpu::with_real(c.dtype(), [&](auto zero) {
-    using T = decltype(zero);
+  element::visit_computing(c.dtype(), [&]<class T>(element::Type<T>) {
     const bool ta = trans_a == ops::Trans::yes, tb = trans_b == ops::Trans::yes;
     const auto ma = matrix_of<T>(a), mb = matrix_of<T>(b);
     multiply_add<T>(ctx, c.dim(0), c.dim(1), a.dim(ta ? 0 : 1), static_cast<T>(alpha),
@@ -147,8 +146,7 @@ void gemm(Context& ctx, ops::Trans trans_a, ops::Trans trans_b, double alpha, Co
 
 void syrk(Context& ctx, double alpha, ConstTensorView x, double beta, TensorView c) {
   cpu::scale_lower(ctx, beta, c);
-  cpu::with_real(c.dtype(), [&](auto zero) {
-    using T = decltype(zero);
+  element::visit_computing(c.dtype(), [&]<class T>(element::Type<T>) {
     const auto m = matrix_of<T>(x);
     multiply_add<T>(ctx, c.dim(0), c.dim(0), x.dim(0), static_cast<T>(alpha), m.transposed(), m,
                     matrix_of<T>(c), Part::lower);

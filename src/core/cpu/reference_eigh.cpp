@@ -213,8 +213,7 @@ std::int64_t decompose(Context& ctx, Matrix<T> a, std::int64_t n, T* w) {
 }  // namespace
 
 void eigh(Context& ctx, TensorView a, TensorView w, TensorView info) {
-  cpu::with_real(a.dtype(), [&](auto zero) {
-    using T = decltype(zero);
+  element::visit_computing(a.dtype(), [&]<class T>(element::Type<T>) {
     *info.data<std::int32_t>() =
         static_cast<std::int32_t>(decompose(ctx, matrix_of<T>(a), a.dim(0), w.data<T>()));
   });

@@ -114,15 +114,13 @@ std::int64_t first_zero_pivot(Matrix<const T> l, std::int64_t d) {
 }  // namespace
 
 void potrf(Context& ctx, TensorView a, TensorView info) {
-  cpu::with_real(a.dtype(), [&](auto zero) {
-    using T = decltype(zero);
+  element::visit_computing(a.dtype(), [&]<class T>(element::Type<T>) {
     *info.data<std::int32_t>() = static_cast<std::int32_t>(factor(ctx, matrix_of<T>(a), a.dim(0)));
   });
 }
 
 void potri(Context& ctx, TensorView a, TensorView info) {
-  cpu::with_real(a.dtype(), [&](auto zero) {
-    using T = decltype(zero);
+  element::visit_computing(a.dtype(), [&]<class T>(element::Type<T>) {
     const std::int64_t d = a.dim(0);
     const Matrix<T> l = matrix_of<T>(a);
     const std::int64_t bad = first_zero_pivot<T>(l, d);

@@ -32,8 +32,7 @@ void invert(Context& ctx, Size* size, Inverse* inverse, TensorView a, TensorView
 
 void report_bad_pivots(Context& ctx, ConstTensorView factor, TensorView info) {
   auto* status = info.data<std::int32_t>();
-  cpu::with_real(factor.dtype(), [&](auto zero) {
-    using T = decltype(zero);
+  element::visit_computing(factor.dtype(), [&]<class T>(element::Type<T>) {
     reduce_rows<std::int64_t>(ctx, factor.dim(0), factor.dim(1), First{},
                               BadPivot<T>{factor.data<T>(), factor.stride(0),
                                           cpu::row_stride(matrix_at(factor, 0)), status},

@@ -45,8 +45,8 @@ void decompose(Context& ctx, TensorView a, TensorView w, std::int32_t* info) {
 void eigh(Context& ctx, TensorView a, TensorView w, TensorView info) {
   const DeviceGuard guard(ctx.device());
   if (a.dim(0) == 0) return clear_status(ctx, info);
-  cpu::with_real(a.dtype(), [&](auto zero) {
-    decompose<decltype(zero)>(ctx, a, w, info.data<std::int32_t>());
+  element::visit_computing(a.dtype(), [&]<class T>(element::Type<T>) {
+    decompose<T>(ctx, a, w, info.data<std::int32_t>());
   });
 }
 

@@ -38,8 +38,7 @@ void with_scalars(DType sums, double alpha, double beta, Call call) {
 
 /// c = beta*c.
 void scale(Context& ctx, double beta, TensorView c) {
-  cpu::with_real(c.dtype(), [&](auto zero) {
-    using T = decltype(zero);
+  element::visit_computing(c.dtype(), [&]<class T>(element::Type<T>) {
     for_each_2d(ctx.stream(), c.dim(0) * c.dim(1), c.dim(2),
                 ScaleRows<T>{c.data<T>(), c.dim(1), c.stride(0), row_stride(matrix_at(c, 0)),
                              static_cast<T>(beta)});

@@ -22,7 +22,7 @@ template <class F>
 void visit_computing(DType dtype, F&& f) {
   if (dtype == DType::f64) return f(Type<double>{});
   if (dtype == DType::f32) return f(Type<float>{});
-  throw InvalidArgument(detail::concat("[ops] no loop computes in ", dtype));
+  throw InvalidArgument(detail::concat("[dtype] a tensor is ", dtype, "; it must be f64 or f32"));
 }
 
 template <class F>

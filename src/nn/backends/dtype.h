@@ -2,8 +2,9 @@
 
 #include <type_traits>
 
-#include "dkfac/core/error.h"
 #include "dkfac/core/types.h"
+
+#include "core/shared/element.h"
 
 namespace dkfac::nn {
 
@@ -17,13 +18,8 @@ namespace dkfac::nn {
 template <class T>
 using Computed = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
-/// Calls f(T{}) with T the element type of a computing dtype.
-template <class F>
-decltype(auto) for_dtype(DType dtype, F&& f) {
-  DKFAC_CHECK(dtype == DType::f64 || dtype == DType::f32, "[nn] dtype is ", dtype,
-              "; it must be f64 or f32");
-  if (dtype == DType::f64) return f(double{});
-  return f(float{});
-}
+using element::Type;
+using element::visit_computing;
+using element::visit_floating;
 
 }  // namespace dkfac::nn

@@ -98,7 +98,7 @@ void SelfAttention::compute(Context& ctx, ConstTensorView x, TensorView y) {
   each_head(y.shape(), heads_, rows(ctx, y.shape(), x.dtype()),
             [&](TensorView weights, const auto& part) {
               ops::gemm(ctx, Trans::no, Trans::yes, scale(), part(x, 0), part(x, 1), 0, weights);
-              for_dtype(x.dtype(), [&](auto zero) { softmax_rows<decltype(zero)>(weights); });
+              visit_computing(x.dtype(), [&]<class T>(Type<T>) { softmax_rows<T>(weights); });
               ops::gemm(ctx, Trans::no, Trans::no, 1, weights, part(x, 2), 0, part(y, 0));
             });
 }
@@ -111,7 +111,7 @@ void SelfAttention::compute_gradient(Context& ctx, ConstTensorView dy, TensorVie
   each_head(dy.shape(), heads_, all, [&](ConstTensorView weights, const auto& part) {
     ops::gemm(ctx, Trans::yes, Trans::no, 1, weights, part(dy, 0), 0, part(dx, 2));
     ops::gemm(ctx, Trans::no, Trans::yes, 1, part(dy, 0), part(input_, 2), 0, scores);
-    for_dtype(dtype, [&](auto zero) { softmax_rows_backward<decltype(zero)>(weights, scores); });
+    visit_computing(dtype, [&]<class T>(Type<T>) { softmax_rows_backward<T>(weights, scores); });
     ops::gemm(ctx, Trans::no, Trans::no, scale(), scores, part(input_, 1), 0, part(dx, 0));
     ops::gemm(ctx, Trans::yes, Trans::no, scale(), scores, part(input_, 0), 0, part(dx, 1));
   });
@@ -126,7 +126,7 @@ void SelfAttention::compute_tangent(Context& ctx, ConstTensorView dx, TensorView
   each_head(dy.shape(), heads_, all, [&](ConstTensorView weights, const auto& part) {
     ops::gemm(ctx, Trans::no, Trans::yes, scale(), part(dx, 0), part(input_, 1), 0, scores);
     ops::gemm(ctx, Trans::no, Trans::yes, scale(), part(input_, 0), part(dx, 1), 1, scores);
-    for_dtype(dtype, [&](auto zero) { softmax_rows_backward<decltype(zero)>(weights, scores); });
+    visit_computing(dtype, [&]<class T>(Type<T>) { softmax_rows_backward<T>(weights, scores); });
     ops::gemm(ctx, Trans::no, Trans::no, 1, scores, part(input_, 2), 0, part(dy, 0));
     ops::gemm(ctx, Trans::no, Trans::no, 1, weights, part(dx, 2), 1, part(dy, 0));
   });

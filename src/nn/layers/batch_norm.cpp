@@ -97,8 +97,7 @@ void BatchNorm2d::initialize(Random& random) {
   Layer::initialize(random);
   if (!options_.trainable_scale) return;
   const TensorView scale = parameters_.front().value;
-  for_dtype(scale.dtype(), [&](auto t) {
-    using T = decltype(t);
+  visit_computing(scale.dtype(), [&]<class T>(Type<T>) {
     std::fill_n(scale.data<T>(), channels_, static_cast<T>(options_.initial_scale));
     if (options_.scale_stddev == 0) return;
     for (T& gamma : std::span(scale.data<T>(), static_cast<std::size_t>(channels_)))

@@ -13,8 +13,7 @@ namespace dkfac::nn {
 namespace {
 
 void set_all(TensorView x, double value) {
-  for_dtype(x.dtype(), [&](auto t) {
-    using T = decltype(t);
+  visit_computing(x.dtype(), [&]<class T>(Type<T>) {
     std::fill_n(x.data<T>(), x.numel(), static_cast<T>(value));
   });
 }

@@ -77,8 +77,7 @@ void check_target_shape(ConstTensorView logits, ConstTensorView targets) {
 
 void check_targets(ConstTensorView logits, ConstTensorView targets) {
   check_target_shape(logits, targets);
-  for_dtype(targets.dtype(), [&](auto t) {
-    using T = decltype(t);
+  visit_computing(targets.dtype(), [&]<class T>(Type<T>) {
     const T* row = targets.data<T>();
     for (std::int64_t i = 0; i < targets.dim(0); ++i, row += targets.dim(1)) {
       double sum = 0, least = 0;

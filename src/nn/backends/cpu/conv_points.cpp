@@ -48,8 +48,7 @@ void spread_line(const ConvShape& s, const T* rows, T* line) {
 }
 
 void spread(const ConvShape& s, ConstTensorView rows, TensorView dx) {
-  for_dtype(dx.dtype(), [&](auto t) {
-    using T = decltype(t);
+  visit_computing(dx.dtype(), [&]<class T>(Type<T>) {
     const T* from = rows.data<T>();
     T* to = dx.data<T>();
     const std::int64_t line = s.w * s.in;

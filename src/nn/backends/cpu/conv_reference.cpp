@@ -131,8 +131,7 @@ class ReferenceConv final : public ConvBackend {
         [&](std::int64_t first, std::int64_t images, std::int64_t g, TensorView patches) {
           ops::gemm(ctx, Trans::no, Trans::no, 1.0, rows_of(dy, first, images, g, s.groups),
                     matrix_of(s, weight, g), 0.0, patches);
-          for_dtype(dx.dtype(), [&](auto t) {
-            using T = decltype(t);
+          visit_computing(dx.dtype(), [&]<class T>(Type<T>) {
             const T* from = patches.data<T>();
             T* to = dx.slice(0, first, images).template data<T>() + g * s.group_in();
             const std::int64_t size = s.out_h * s.out_w * s.patch(), image = s.h * s.w * s.in;

@@ -25,8 +25,7 @@ void map(std::int64_t n, T* y, const F& f) {
 void repeat_row(Context&, ConstTensorView row, TensorView y) {
   const std::int64_t c = row.numel();
   if (y.numel() == 0) return;
-  for_storage(y.dtype(), [&](auto t) {
-    using T = decltype(t);
+  visit_floating(y.dtype(), [&]<class T>(Type<T>) {
     const Computed<T>* from = row.data<Computed<T>>();
     T* to = y.data<T>();
     parallel_for(y.numel() / c, grain_of(c), [=](std::int64_t begin, std::int64_t end) {
@@ -41,8 +40,7 @@ void repeat_row(Context&, ConstTensorView row, TensorView y) {
 }
 
 void add(Context&, ConstTensorView x, ConstTensorView z, TensorView y) {
-  for_storage(y.dtype(), [&](auto t) {
-    using T = decltype(t);
+  visit_floating(y.dtype(), [&]<class T>(Type<T>) {
     const T* a = x.data<T>();
     const T* b = z.data<T>();
     map(y.numel(), y.data<T>(), [=](std::int64_t i) { return load(a[i]) + load(b[i]); });
@@ -50,8 +48,7 @@ void add(Context&, ConstTensorView x, ConstTensorView z, TensorView y) {
 }
 
 void scale(Context&, ConstTensorView x, double factor, TensorView y) {
-  for_storage(x.dtype(), [&](auto t) {
-    using T = decltype(t);
+  visit_floating(x.dtype(), [&]<class T>(Type<T>) {
     const T* in = x.data<T>();
     const auto f = static_cast<Computed<T>>(factor);
     map(x.numel(), y.data<T>(), [=](std::int64_t i) { return load(in[i]) * f; });
@@ -60,8 +57,7 @@ void scale(Context&, ConstTensorView x, double factor, TensorView y) {
 
 void activate(Context&, const Activation& activation, ConstTensorView x, TensorView y) {
   if (activation.kind == ActivationKind::none && x.raw() == y.raw()) return;
-  for_storage(x.dtype(), [&](auto t) {
-    using T = decltype(t);
+  visit_floating(x.dtype(), [&]<class T>(Type<T>) {
     const T* in = x.data<T>();
     for_activation<Computed<T>>(activation, [&](auto act) {
       map(x.numel(), y.data<T>(), [=](std::int64_t i) { return act.value(load(in[i])); });
@@ -71,8 +67,7 @@ void activate(Context&, const Activation& activation, ConstTensorView x, TensorV
 
 void activate_backward(Context&, const Activation& activation, ConstTensorView y,
                        ConstTensorView dy, TensorView dx) {
-  for_storage(y.dtype(), [&](auto t) {
-    using T = decltype(t);
+  visit_floating(y.dtype(), [&]<class T>(Type<T>) {
     const T* out = y.data<T>();
     const T* grad = dy.data<T>();
     for_activation<Computed<T>>(activation, [&](auto act) {
@@ -83,8 +78,7 @@ void activate_backward(Context&, const Activation& activation, ConstTensorView y
 }
 
 void smooth(Context&, SmoothKind kind, ConstTensorView x, TensorView y) {
-  for_storage(x.dtype(), [&](auto t) {
-    using T = decltype(t);
+  visit_floating(x.dtype(), [&]<class T>(Type<T>) {
     const T* in = x.data<T>();
     for_smooth<Computed<T>>(kind, [&](auto act) {
       map(x.numel(), y.data<T>(), [=](std::int64_t i) { return act.value(load(in[i])); });
@@ -94,8 +88,7 @@ void smooth(Context&, SmoothKind kind, ConstTensorView x, TensorView y) {
 
 void smooth_backward(Context&, SmoothKind kind, ConstTensorView kept, ConstTensorView dy,
                      TensorView dx) {
-  for_storage(kept.dtype(), [&](auto t) {
-    using T = decltype(t);
+  visit_floating(kept.dtype(), [&]<class T>(Type<T>) {
     const T* from = kept.data<T>();
     const T* grad = dy.data<T>();
     for_smooth<Computed<T>>(kind, [&](auto act) {

@@ -42,8 +42,7 @@ inline void average_image(const GlobalShape& s, const T* x, T* y) {
 }  // namespace
 
 void global_average(Context&, const GlobalShape& s, ConstTensorView x, TensorView y) {
-  for_storage(x.dtype(), [&](auto t) {
-    using T = decltype(t);
+  visit_floating(x.dtype(), [&]<class T>(Type<T>) {
     const T* from = x.data<T>();
     T* to = y.data<T>();
     for_images(
@@ -52,8 +51,7 @@ void global_average(Context&, const GlobalShape& s, ConstTensorView x, TensorVie
 }
 
 void global_average_backward(Context&, const GlobalShape& s, ConstTensorView dy, TensorView dx) {
-  for_storage(dy.dtype(), [&](auto t) {
-    using T = decltype(t);
+  visit_floating(dy.dtype(), [&]<class T>(Type<T>) {
     using C = Computed<T>;
     const T* from = dy.data<T>();
     T* to = dx.data<T>();
@@ -70,8 +68,7 @@ void global_average_backward(Context&, const GlobalShape& s, ConstTensorView dy,
 }
 
 void global_max(Context&, const GlobalShape& s, ConstTensorView x, TensorView y, TensorView place) {
-  for_storage(x.dtype(), [&](auto t) {
-    using T = decltype(t);
+  visit_floating(x.dtype(), [&]<class T>(Type<T>) {
     const T* from = x.data<T>();
     T* to = y.data<T>();
     auto* places = place.data<std::int32_t>();
@@ -86,8 +83,7 @@ void global_max(Context&, const GlobalShape& s, ConstTensorView x, TensorView y,
 
 void global_max_backward(Context&, const GlobalShape& s, ConstTensorView dy, ConstTensorView place,
                          TensorView dx) {
-  for_storage(dy.dtype(), [&](auto t) {
-    using T = decltype(t);
+  visit_floating(dy.dtype(), [&]<class T>(Type<T>) {
     const T* from = dy.data<T>();
     T* to = dx.data<T>();
     const auto* places = place.data<std::int32_t>();
@@ -103,8 +99,7 @@ void global_max_backward(Context&, const GlobalShape& s, ConstTensorView dy, Con
 
 void global_max_tangent(Context&, const GlobalShape& s, ConstTensorView dx, ConstTensorView place,
                         TensorView dy) {
-  for_storage(dx.dtype(), [&](auto t) {
-    using T = decltype(t);
+  visit_floating(dx.dtype(), [&]<class T>(Type<T>) {
     const auto* places = place.data<std::int32_t>();
     for (std::int64_t n = 0; n < s.n; ++n)
       for (std::int64_t c = 0; c < s.c; ++c)

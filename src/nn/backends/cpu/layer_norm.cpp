@@ -57,8 +57,7 @@ constexpr std::int64_t kMostParts = 16;
 void normalize_rows(Context&, double epsilon, ConstTensorView x, ConstTensorView gamma,
                     ConstTensorView beta, TensorView mean, TensorView inv_std, TensorView y) {
   const std::int64_t channels = x.dim(1);
-  for_storage(x.dtype(), [&](auto t) {
-    using T = decltype(t);
+  visit_floating(x.dtype(), [&]<class T>(Type<T>) {
     using C = Computed<T>;
     const C *scale = gamma.data<C>(), *shift = beta.data<C>();
     const auto n = static_cast<double>(channels);
@@ -89,8 +88,7 @@ void row_norm_gradients(Context& ctx, ConstTensorView x, ConstTensorView mean,
   const std::int64_t parts = std::clamp<std::int64_t>(rows, 1, kMostParts);
   Scratch scratch(ctx);
   double* partial = scratch.take(Shape{parts, 2, channels}, DType::f64).data<double>();
-  for_storage(x.dtype(), [&](auto t) {
-    using T = decltype(t);
+  visit_floating(x.dtype(), [&]<class T>(Type<T>) {
     using C = Computed<T>;
     dkfac::cpu::parallel_parts(static_cast<int>(parts), [&](int part) {
       double* scale_sum = partial + part * 2 * channels;
@@ -123,8 +121,7 @@ void normalize_rows_backward(Context&, ConstTensorView x, ConstTensorView gamma,
                              ConstTensorView mean, ConstTensorView inv_std, ConstTensorView dy,
                              TensorView dx) {
   const std::int64_t channels = x.dim(1);
-  for_storage(x.dtype(), [&](auto t) {
-    using T = decltype(t);
+  visit_floating(x.dtype(), [&]<class T>(Type<T>) {
     using C = Computed<T>;
     const C* scale = gamma.data<C>();
     const auto n = static_cast<double>(channels);

@@ -112,8 +112,7 @@ void batch_loss(Context& ctx, ConstTensorView logits, const MakeTarget& target, 
 template <class Rule>
 void draw_each(ConstTensorView outputs, const SampleKey& key, TensorView targets) {
   const std::int64_t count = outputs.dim(1);
-  for_dtype(outputs.dtype(), [&](auto t) {
-    using T = decltype(t);
+  visit_computing(outputs.dtype(), [&]<class T>(Type<T>) {
     const cuda::DrawTargets<T, Rule> draw{outputs.data<T>(), count, key, targets.data<T>()};
     parallel_for(outputs.dim(0), grain_of(32 * count), [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t i = begin; i < end; ++i) draw(i);
@@ -136,18 +135,19 @@ auto label_targets(ConstTensorView labels, double smoothing, std::int64_t classe
 void label_loss(Context& ctx, ConstTensorView logits, ConstTensorView labels, double smoothing,
                 double scale, TensorView grad, TensorView sums) {
   const auto target = label_targets(labels, smoothing, logits.dim(1));
-  for_storage(logits.dtype(),
-              [&](auto t) { batch_loss<decltype(t)>(ctx, logits, target, scale, grad, sums); });
+  visit_floating(logits.dtype(),
+                 [&]<class T>(Type<T>) { batch_loss<T>(ctx, logits, target, scale, grad, sums); });
 }
 
 void target_loss(Context& ctx, ConstTensorView logits, ConstTensorView targets, double scale,
                  TensorView grad, TensorView sums) {
   const std::int64_t classes = logits.dim(1);
-  for_dtype(targets.dtype(), [&](auto s) {
-    const auto* rows = targets.data<decltype(s)>();
+  visit_computing(targets.dtype(), [&]<class S>(Type<S>) {
+    const auto* rows = targets.data<S>();
     const auto target = [&](std::int64_t i) { return soft_row(rows + i * classes, classes); };
-    for_storage(logits.dtype(),
-                [&](auto t) { batch_loss<decltype(t)>(ctx, logits, target, scale, grad, sums); });
+    visit_floating(logits.dtype(), [&]<class T>(Type<T>) {
+      batch_loss<T>(ctx, logits, target, scale, grad, sums);
+    });
   });
 }
 
@@ -157,8 +157,7 @@ void count_in_top(Context& ctx, ConstTensorView logits, ConstTensorView labels, 
   Scratch scratch(ctx);
   double* hits = scratch.take(Shape{n}, DType::f64).data<double>();
   const cuda::StoreInTop store{static_cast<double>(k), hits};
-  for_storage(logits.dtype(), [&](auto t) {
-    using T = decltype(t);
+  visit_floating(logits.dtype(), [&]<class T>(Type<T>) {
     const cuda::BeforeLabel<T> before{logits.data<T>(), labels.data<std::int32_t>(), classes};
     parallel_for(n, grain_of(2 * classes), [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t row = begin; row < end; ++row) {
@@ -174,8 +173,7 @@ void count_in_top(Context& ctx, ConstTensorView logits, ConstTensorView labels, 
 void soften(ConstTensorView labels, double smoothing, TensorView targets) {
   const std::int64_t classes = targets.dim(1);
   const auto target = label_targets(labels, smoothing, classes);
-  for_dtype(targets.dtype(), [&](auto t) {
-    using T = decltype(t);
+  visit_computing(targets.dtype(), [&]<class T>(Type<T>) {
     T* row = targets.data<T>();
     for (std::int64_t i = 0; i < labels.numel(); ++i, row += classes) {
       const Smoothed wanted = target(i);
@@ -189,8 +187,7 @@ void soften(ConstTensorView labels, double smoothing, TensorView targets) {
 
 void draw(ConstTensorView logits, const SampleKey& key, TensorView labels) {
   const std::int64_t classes = logits.dim(1);
-  for_storage(logits.dtype(), [&](auto t) {
-    using T = decltype(t);
+  visit_floating(logits.dtype(), [&]<class T>(Type<T>) {
     const cuda::DrawLabel<T> draw{logits.data<T>(), classes, key, labels.data<std::int32_t>()};
     parallel_for(logits.dim(0), grain_of(16 * classes), [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t i = begin; i < end; ++i) draw(i);
@@ -216,8 +213,7 @@ void draw_bits(Context&, ConstTensorView outputs, const SampleKey& key, TensorVi
 
 void softmax_curvature(Context&, ConstTensorView logits, ConstTensorView v, TensorView hv) {
   const std::int64_t classes = logits.dim(1);
-  for_dtype(logits.dtype(), [&](auto t) {
-    using T = decltype(t);
+  visit_computing(logits.dtype(), [&]<class T>(Type<T>) {
     const cuda::SoftmaxCurvature<T> row{logits.data<T>(), v.data<T>(), classes, hv.data<T>()};
     parallel_for(logits.dim(0), grain_of(32 * classes), [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t i = begin; i < end; ++i) row(i);
@@ -226,8 +222,7 @@ void softmax_curvature(Context&, ConstTensorView logits, ConstTensorView v, Tens
 }
 
 void sigmoid_curvature(Context&, ConstTensorView logits, ConstTensorView v, TensorView hv) {
-  for_dtype(logits.dtype(), [&](auto t) {
-    using T = decltype(t);
+  visit_computing(logits.dtype(), [&]<class T>(Type<T>) {
     const cuda::SigmoidCurvature<T> one{logits.data<T>(), v.data<T>(), hv.data<T>()};
     parallel_for(logits.numel(), grain_of(16), [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t i = begin; i < end; ++i) one(i);

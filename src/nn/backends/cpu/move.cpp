@@ -62,8 +62,7 @@ void sum_rows(Context& ctx, ConstTensorView x, TensorView sums) {
 }
 
 void mix(Context&, double weight, ConstTensorView value, TensorView average) {
-  for_dtype(average.dtype(), [&](auto t) {
-    using T = decltype(t);
+  visit_computing(average.dtype(), [&]<class T>(Type<T>) {
     const T a = static_cast<T>(weight);
     const T* w = value.data<T>();
     T* e = average.data<T>();
@@ -72,8 +71,7 @@ void mix(Context&, double weight, ConstTensorView value, TensorView average) {
 }
 
 void exchange(Context&, TensorView a, TensorView b) {
-  for_dtype(a.dtype(), [&](auto t) {
-    using T = decltype(t);
+  visit_computing(a.dtype(), [&]<class T>(Type<T>) {
     std::swap_ranges(a.data<T>(), a.data<T>() + a.numel(), b.data<T>());
   });
 }
@@ -103,7 +101,7 @@ void pad_channels_backward(Context&, const PadShape& s, ConstTensorView small, T
 }
 
 void flip_horizontal(Context&, ConstTensorView x, TensorView flipped) {
-  for_storage(x.dtype(), [&](auto t) { flip_rows<decltype(t)>(x, flipped); });
+  visit_floating(x.dtype(), [&]<class T>(Type<T>) { flip_rows<T>(x, flipped); });
 }
 
 }  // namespace dkfac::nn::cpu

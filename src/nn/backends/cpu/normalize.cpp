@@ -106,8 +106,7 @@ struct Addend {
 
 void batch_moments(Context& ctx, const NormShape& s, ConstTensorView x, TensorView mean,
                    TensorView rest, TensorView variance) {
-  for_storage(x.dtype(), [&](auto t) {
-    using T = decltype(t);
+  visit_floating(x.dtype(), [&]<class T>(Type<T>) {
     using C = Computed<T>;
     Scratch scratch(ctx);
     double* u = scratch.take(Shape{s.groups, s.channels}, DType::f64).data<double>();
@@ -127,8 +126,7 @@ void normalize(Context& ctx, const NormShape& s, ConstTensorView x, const Affine
   DKFAC_CHECK(signs.empty(),
               "[batch_norm] signs of an output are left on a device alone; ask "
               "has_signs() first");
-  for_storage(x.dtype(), [&](auto t) {
-    using T = decltype(t);
+  visit_floating(x.dtype(), [&]<class T>(Type<T>) {
     for_activation<Computed<T>>(activation, [&](auto act) {
       const T* from = x.data<T>();
       if (addend.empty()) {

@@ -110,8 +110,7 @@ void gradient_sums_of(Context& ctx, const NormShape& s, const Lines& lines, cons
 TensorView of_each_sample(Scratch& scratch, std::int64_t samples, ConstTensorView x) {
   const std::int64_t groups = x.dim(0), channels = x.dim(1);
   const TensorView out = scratch.take(Shape{samples, channels}, x.dtype());
-  for_dtype(x.dtype(), [&](auto t) {
-    using C = decltype(t);
+  visit_computing(x.dtype(), [&]<class C>(Type<C>) {
     for (std::int64_t i = 0; i < samples; ++i)
       std::copy_n(x.data<C>() + i / (samples / groups) * channels, channels,
                   out.data<C>() + i * channels);
@@ -171,8 +170,7 @@ void gradient_sums(Context& ctx, const NormShape& s, ConstTensorView x, const Af
   DKFAC_CHECK(grad.addend.empty(),
               "[batch_norm] a gradient is left to be added on the host, where ",
               "residual blocks add theirs");
-  for_storage(x.dtype(), [&](auto t) {
-    using T = decltype(t);
+  visit_floating(x.dtype(), [&]<class T>(Type<T>) {
     const Lines lines(s);
     Scratch scratch(ctx);
     for_reader<T>(scratch, s, lines, affine, grad, [&](const auto& reader) {
@@ -201,8 +199,7 @@ void train_gradients_by_sample(Context& ctx, const NormShape& s, ConstTensorView
   const TensorView g_centered = scratch.take(Shape{samples, s.channels}, DType::f64);
   gradient_sums(ctx, {samples, s.groups * s.rows / samples, s.channels}, x, of_sample, grad, masked,
                 g, g_centered);
-  for_dtype(inv_std.dtype(), [&](auto t) {
-    using C = decltype(t);
+  visit_computing(inv_std.dtype(), [&]<class C>(Type<C>) {
     finish_samples(s, g.data<double>(), g_centered.data<double>(), inv_std.data<C>(),
                    of_samples.data<C>(), out.sum_g.data<double>(),
                    out.sum_g_centered.data<double>(), samples);
@@ -213,8 +210,7 @@ void train_gradients_by_sample(Context& ctx, const NormShape& s, ConstTensorView
 
 void normalize_backward(Context& ctx, const NormShape& s, ConstTensorView x, const Affine& affine,
                         const OutputGrad& grad, const GradCoefficients& k, TensorView dx) {
-  for_storage(x.dtype(), [&](auto t) {
-    using T = decltype(t);
+  visit_floating(x.dtype(), [&]<class T>(Type<T>) {
     const Lines lines(s);
     Scratch scratch(ctx);
     for_reader<T>(scratch, s, lines, affine, grad, [&](const auto& reader) {

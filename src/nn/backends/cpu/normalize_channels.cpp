@@ -9,39 +9,39 @@ namespace dkfac::nn::cpu {
 void moments_from_sums(Context&, const NormShape& s, ConstTensorView sum,
                        ConstTensorView sum_of_squares, TensorView mean, TensorView rest,
                        TensorView variance) {
-  for_dtype(mean.dtype(), [&](auto t) {
-    const MomentsFromSums<decltype(t)> moments(s, sum, sum_of_squares, mean, rest, variance);
+  visit_computing(mean.dtype(), [&]<class T>(Type<T>) {
+    const MomentsFromSums<T> moments(s, sum, sum_of_squares, mean, rest, variance);
     for (std::int64_t k = 0; k < s.groups * s.channels; ++k) moments(k);
   });
 }
 
 void pack_moments(Context&, const NormShape& s, const Mean& mean, ConstTensorView variance,
                   TensorView to) {
-  for_dtype(mean.mean.dtype(), [&](auto t) {
-    const PackMoments<decltype(t)> pack(s, mean, variance, to);
+  visit_computing(mean.mean.dtype(), [&]<class T>(Type<T>) {
+    const PackMoments<T> pack(s, mean, variance, to);
     for (std::int64_t c = 0; c < s.channels; ++c) pack(c);
   });
 }
 
 void combine_moments(Context&, const NormShape& s, ConstTensorView packed, TensorView mean,
                      TensorView rest, TensorView variance) {
-  for_dtype(mean.dtype(), [&](auto t) {
-    const CombineMoments<decltype(t)> combine(s, packed, mean, rest, variance);
+  visit_computing(mean.dtype(), [&]<class T>(Type<T>) {
+    const CombineMoments<T> combine(s, packed, mean, rest, variance);
     for (std::int64_t c = 0; c < s.channels; ++c) combine(c);
   });
 }
 
 void finish_moments(Context&, const NormShape& s, ConstTensorView variance,
                     const NormChannels& channels, const NormMoments& out) {
-  for_dtype(out.mean.dtype(), [&](auto t) {
-    const FinishMoments<decltype(t)> finish(s, variance, channels, out);
+  visit_computing(out.mean.dtype(), [&]<class T>(Type<T>) {
+    const FinishMoments<T> finish(s, variance, channels, out);
     for (std::int64_t c = 0; c < s.channels; ++c) finish(c);
   });
 }
 
 void running_factors(Context&, const NormChannels& channels, TensorView factor, TensorView rest) {
-  for_dtype(factor.dtype(), [&](auto t) {
-    const RunningFactor<decltype(t)> running(channels, factor, rest);
+  visit_computing(factor.dtype(), [&]<class T>(Type<T>) {
+    const RunningFactor<T> running(channels, factor, rest);
     for (std::int64_t c = 0; c < factor.numel(); ++c) running(c);
   });
 }
@@ -66,8 +66,8 @@ void train_moments_from_sums(Context& ctx, const NormShape& s, ConstTensorView s
 void sums_of_gradients(Context&, const NormShape& s, ConstTensorView scale_grad,
                        ConstTensorView shift_grad, ConstTensorView inv_std, TensorView sum_g,
                        TensorView sum_g_centered) {
-  for_dtype(inv_std.dtype(), [&](auto t) {
-    const SumsOfGradients<decltype(t)> sums(scale_grad, shift_grad, inv_std, sum_g, sum_g_centered);
+  visit_computing(inv_std.dtype(), [&]<class T>(Type<T>) {
+    const SumsOfGradients<T> sums(scale_grad, shift_grad, inv_std, sum_g, sum_g_centered);
     for (std::int64_t c = 0; c < s.channels; ++c) sums(c);
   });
 }
@@ -75,9 +75,9 @@ void sums_of_gradients(Context&, const NormShape& s, ConstTensorView scale_grad,
 void norm_gradients(Context&, const NormShape& s, ConstTensorView gamma, ConstTensorView inv_std,
                     ConstTensorView sum_g, ConstTensorView sum_g_centered, TensorView scale_grad,
                     TensorView shift_grad, const NormCoefficients& to) {
-  for_dtype(inv_std.dtype(), [&](auto t) {
-    const NormGradients<decltype(t)> gradients(s, gamma, inv_std, sum_g, sum_g_centered, scale_grad,
-                                               shift_grad, to);
+  visit_computing(inv_std.dtype(), [&]<class T>(Type<T>) {
+    const NormGradients<T> gradients(s, gamma, inv_std, sum_g, sum_g_centered, scale_grad,
+                                     shift_grad, to);
     for (std::int64_t c = 0; c < s.channels; ++c) gradients(c);
   });
 }

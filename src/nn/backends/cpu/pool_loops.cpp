@@ -224,8 +224,7 @@ inline void average_pool_backward_image(const PoolShape& s, const T* dy, T* dx) 
 }  // namespace
 
 void max_pool(Context&, const PoolShape& s, ConstTensorView x, TensorView y, TensorView place) {
-  for_storage(x.dtype(), [&](auto t) {
-    using T = decltype(t);
+  visit_floating(x.dtype(), [&]<class T>(Type<T>) {
     const std::int64_t in = s.h * s.w * s.c, out = s.out_h * s.out_w * s.c;
     const T* from = x.data<T>();
     T* to = y.data<T>();
@@ -241,8 +240,7 @@ void max_pool_backward(Context&, const PoolShape& s, ConstTensorView dy, ConstTe
   DKFAC_CHECK(addend.empty(),
               "[pool2d] a gradient is left to be added on the host, where residual ",
               "blocks add theirs");
-  for_storage(dy.dtype(), [&](auto t) {
-    using T = decltype(t);
+  visit_floating(dy.dtype(), [&]<class T>(Type<T>) {
     const std::int64_t in = s.h * s.w * s.c, out = s.out_h * s.out_w * s.c;
     const T* from = dy.data<T>();
     T* to = dx.data<T>();
@@ -254,8 +252,7 @@ void max_pool_backward(Context&, const PoolShape& s, ConstTensorView dy, ConstTe
 }
 
 void average_pool(Context&, const PoolShape& s, ConstTensorView x, TensorView y) {
-  for_storage(x.dtype(), [&](auto t) {
-    using T = decltype(t);
+  visit_floating(x.dtype(), [&]<class T>(Type<T>) {
     const T* from = x.data<T>();
     T* to = y.data<T>();
     for_images(s, [&](std::int64_t i) {
@@ -265,8 +262,7 @@ void average_pool(Context&, const PoolShape& s, ConstTensorView x, TensorView y)
 }
 
 void average_pool_backward(Context&, const PoolShape& s, ConstTensorView dy, TensorView dx) {
-  for_storage(dy.dtype(), [&](auto t) {
-    using T = decltype(t);
+  visit_floating(dy.dtype(), [&]<class T>(Type<T>) {
     const T* from = dy.data<T>();
     T* to = dx.data<T>();
     for_images(s, [&](std::int64_t i) {
@@ -277,8 +273,7 @@ void average_pool_backward(Context&, const PoolShape& s, ConstTensorView dy, Ten
 
 void max_pool_tangent(Context&, const PoolShape& s, ConstTensorView dx, ConstTensorView place,
                       TensorView dy) {
-  for_storage(dx.dtype(), [&](auto t) {
-    using T = decltype(t);
+  visit_floating(dx.dtype(), [&]<class T>(Type<T>) {
     const cuda::MaxPoolTangent<T, 1, std::int32_t> gather{s, dx.data<T>(),
                                                           place.data<std::int32_t>(), dy.data<T>()};
     parallel_for(dy.numel(), kGrain, [&](std::int64_t begin, std::int64_t end) {

@@ -42,16 +42,15 @@ void mixup_weights(Context&, const MixupOptions& options, const SampleKey& key,
 
 void mix_samples(Context&, ConstTensorView weights, ConstTensorView fresh, TensorView mixed) {
   const std::int64_t samples = fresh.dim(0);
-  for_storage(fresh.dtype(), [&](auto t) {
-    using T = decltype(t);
+  visit_floating(fresh.dtype(), [&]<class T>(Type<T>) {
     mix(weights.data<double>(), samples, fresh.numel() / samples, fresh.data<T>(), mixed.data<T>());
   });
 }
 
 void cut_holes(Context&, const EraseOptions& options, const SampleKey& key, TensorView images) {
   const Shape image{images.dim(1), images.dim(2), images.dim(3)};
-  for_storage(images.dtype(), [&](auto t) {
-    auto* x = images.data<decltype(t)>();
+  visit_floating(images.dtype(), [&]<class T>(Type<T>) {
+    auto* x = images.data<T>();
     parallel_for(images.dim(0), grain_of(image.numel()), [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t i = begin; i < end; ++i) {
         erase(chosen_hole(options, image[0], image[1], key, i), image, x + i * image.numel());

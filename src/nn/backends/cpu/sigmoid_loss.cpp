@@ -56,8 +56,7 @@ void sigmoid_loss(Context& ctx, ConstTensorView outputs, ConstTensorView targets
   // Summed per sample and then in order: bitwise identical for any number of threads.
   double* parts = scratch.take(Shape{n, 2}, DType::f64).data<double>();
   std::fill_n(parts, 2 * n, 0.0);
-  for_dtype(outputs.dtype(), [&](auto zero) {
-    using T = decltype(zero);
+  visit_computing(outputs.dtype(), [&]<class T>(Type<T>) {
     T* const dz = grad.empty() ? nullptr : grad.data<T>();
     parallel_for(n, grain_of(8 * count), [&](std::int64_t first, std::int64_t last) {
       for (std::int64_t r = first; r < last; ++r) {

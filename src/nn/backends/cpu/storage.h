@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "dkfac/core/error.h"
 #include "dkfac/core/types.h"
 
 #include "core/shared/half_bits.h"
@@ -35,25 +34,6 @@ template <class T>
   } else {
     return dkfac::detail::narrow<T>(x);
   }
-}
-
-/// Calls f(T{}) with T the storage type of elements of `dtype`.
-template <class F>
-decltype(auto) for_storage(DType dtype, const F& f) {
-  switch (dtype) {
-    case DType::f64:
-      return f(double{});
-    case DType::f32:
-      return f(float{});
-    case DType::bf16:
-      return f(bf16{});
-    case DType::f16:
-      return f(f16{});
-    case DType::i32:
-      break;
-  }
-  throw InvalidArgument(
-      detail::concat("[nn] activations are ", dtype, "; they must be f64, f32, bf16 or f16"));
 }
 
 }  // namespace dkfac::nn::cpu

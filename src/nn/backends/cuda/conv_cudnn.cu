@@ -18,7 +18,6 @@ namespace {
 using cudnn::ConvWork;
 using cudnn::Library;
 using cudnn::Work;
-using element::Type;
 
 constexpr auto kAlignment = static_cast<std::uintptr_t>(cudnn::Graph::kAlignment);
 
@@ -70,7 +69,7 @@ class Places {
 };
 
 void add_bias(Context& ctx, ConstTensorView bias, TensorView y) {
-  element::visit_floating(y.dtype(), [&]<class T>(Type<T>) {
+  visit_floating(y.dtype(), [&]<class T>(Type<T>) {
     T* to = y.data<T>();
     const std::int64_t c = bias.numel();
     const bool aligned = are_aligned(to) && c % static_cast<std::int64_t>(kPack<T>) == 0;

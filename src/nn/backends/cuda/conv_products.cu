@@ -14,8 +14,6 @@ namespace dkfac::nn::cuda {
 namespace {
 
 using dkfac::cuda::for_each;
-using element::Type;
-using element::visit_floating;
 using ops::Trans;
 
 bool has_16_bits(const ConvShape& s) { return s.dtype == DType::f16 || s.dtype == DType::bf16; }

@@ -9,8 +9,6 @@ namespace dkfac::nn::cuda {
 namespace {
 
 using dkfac::cuda::for_each;
-using element::Type;
-using element::visit_floating;
 
 /// y = f(x), or f(x, z).
 template <class T, class F>
@@ -106,8 +104,7 @@ void smooth_backward(Context& ctx, SmoothKind kind, ConstTensorView kept, ConstT
 }
 
 void mix(Context& ctx, double weight, ConstTensorView value, TensorView average) {
-  for_dtype(average.dtype(), [&](auto zero) {
-    using T = decltype(zero);
+  visit_computing(average.dtype(), [&]<class T>(Type<T>) {
     T* to = average.data<T>();
     map<T>(ctx, value.data<T>(), to, to, average.numel(), Mix<T>{static_cast<T>(weight)});
   });

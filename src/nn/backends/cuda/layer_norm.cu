@@ -1,5 +1,4 @@
 #include "core/shared/cuda/launch.cuh"
-#include "core/shared/element.h"
 #include "nn/backends/backend_normalize.h"
 #include "nn/backends/cuda/layer_norm_functors.h"
 
@@ -18,7 +17,7 @@ NormalizedRows<T> normalized_rows(ConstTensorView x, ConstTensorView mean,
 void normalize_rows(Context& ctx, double epsilon, ConstTensorView x, ConstTensorView gamma,
                     ConstTensorView beta, TensorView mean, TensorView inv_std, TensorView y) {
   const std::int64_t rows = x.dim(0), channels = x.dim(1);
-  element::visit_floating(x.dtype(), [&]<class T>(element::Type<T>) {
+  visit_floating(x.dtype(), [&]<class T>(Type<T>) {
     using C = Computed<T>;
     dkfac::cuda::reduce_rows<RowPair>(
         ctx, rows, channels, AddRowPairs{}, RowMomentTerm<T>{x.data<T>(), channels},
@@ -32,7 +31,7 @@ void normalize_rows(Context& ctx, double epsilon, ConstTensorView x, ConstTensor
 void row_norm_gradients(Context& ctx, ConstTensorView x, ConstTensorView mean,
                         ConstTensorView inv_std, ConstTensorView dy, TensorView scale_grad,
                         TensorView shift_grad) {
-  element::visit_floating(x.dtype(), [&]<class T>(element::Type<T>) {
+  visit_floating(x.dtype(), [&]<class T>(Type<T>) {
     using C = Computed<T>;
     dkfac::cuda::reduce_cols<RowPair>(
         ctx, x.dim(1), x.dim(0), AddRowPairs{},
@@ -48,7 +47,7 @@ void normalize_rows_backward(Context& ctx, ConstTensorView x, ConstTensorView ga
   if (rows == 0) return;
   Scratch scratch(ctx);
   auto* sums = static_cast<RowPair*>(scratch.take(Shape{rows, 2}, DType::f64).raw());
-  element::visit_floating(x.dtype(), [&]<class T>(element::Type<T>) {
+  visit_floating(x.dtype(), [&]<class T>(Type<T>) {
     const RowGradientTerm<T> terms{normalized_rows<T>(x, mean, inv_std), gamma.data<Computed<T>>(),
                                    dy.data<T>()};
     dkfac::cuda::reduce_rows<RowPair>(ctx, rows, channels, AddRowPairs{}, terms,

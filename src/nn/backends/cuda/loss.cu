@@ -1,7 +1,7 @@
 #include "core/shared/cuda/launch.cuh"
-#include "core/shared/element.h"
 #include "nn/backends/backend_loss.h"
 #include "nn/backends/cuda/loss_functors.h"
+#include "nn/backends/dtype.h"
 #include "nn/backends/smoothing.h"
 
 namespace dkfac::nn::cuda {
@@ -10,9 +10,6 @@ namespace {
 using dkfac::cuda::for_each;
 using dkfac::cuda::for_each_2d;
 using dkfac::cuda::reduce_rows;
-using element::Type;
-using element::visit_computing;
-using element::visit_floating;
 
 template <class T, class Targets>
 void loss(Context& ctx, ConstTensorView logits, Targets targets, double scale, TensorView grad,

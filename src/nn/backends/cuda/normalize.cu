@@ -1,5 +1,4 @@
 #include "core/shared/cuda/launch.cuh"
-#include "core/shared/element.h"
 #include "nn/backends/backend_normalize.h"
 #include "nn/backends/cuda/columns.cuh"
 #include "nn/backends/cuda/normalize_backward_functors.h"
@@ -10,8 +9,6 @@ namespace dkfac::nn::cuda {
 namespace {
 
 using dkfac::cuda::for_each;
-using element::Type;
-using element::visit_floating;
 
 /// Channels side by side where few sums remain to be added.
 constexpr std::int64_t kFewLanes = 8;
@@ -153,24 +150,23 @@ void train_moments(Context& ctx, const NormShape& s, ConstTensorView x,
 void moments_from_sums(Context& ctx, const NormShape& s, ConstTensorView sum,
                        ConstTensorView sum_of_squares, TensorView mean, TensorView rest,
                        TensorView variance) {
-  for_dtype(mean.dtype(), [&](auto zero) {
+  visit_computing(mean.dtype(), [&]<class T>(Type<T>) {
     for_each(ctx.stream(), s.groups * s.channels,
-             MomentsFromSums<decltype(zero)>(s, sum, sum_of_squares, mean, rest, variance));
+             MomentsFromSums<T>(s, sum, sum_of_squares, mean, rest, variance));
   });
 }
 
 void pack_moments(Context& ctx, const NormShape& s, const Mean& mean, ConstTensorView variance,
                   TensorView to) {
-  for_dtype(mean.mean.dtype(), [&](auto zero) {
-    for_each(ctx.stream(), s.channels, PackMoments<decltype(zero)>(s, mean, variance, to));
+  visit_computing(mean.mean.dtype(), [&]<class T>(Type<T>) {
+    for_each(ctx.stream(), s.channels, PackMoments<T>(s, mean, variance, to));
   });
 }
 
 void combine_moments(Context& ctx, const NormShape& s, ConstTensorView packed, TensorView mean,
                      TensorView rest, TensorView variance) {
-  for_dtype(mean.dtype(), [&](auto zero) {
-    for_each(ctx.stream(), s.channels,
-             CombineMoments<decltype(zero)>(s, packed, mean, rest, variance));
+  visit_computing(mean.dtype(), [&]<class T>(Type<T>) {
+    for_each(ctx.stream(), s.channels, CombineMoments<T>(s, packed, mean, rest, variance));
   });
 }
 
@@ -179,8 +175,7 @@ void train_moments_from_sums(Context& ctx, const NormShape& s, ConstTensorView s
                              const NormMoments& out) {
   Scratch scratch(ctx);
   const TensorView variance = scratch.take(Shape{s.groups, s.channels}, DType::f64);
-  for_dtype(out.mean.dtype(), [&](auto zero) {
-    using C = decltype(zero);
+  visit_computing(out.mean.dtype(), [&]<class C>(Type<C>) {
     for_each(
         ctx.stream(), s.channels,
         FinishFromSums<C>{MomentsFromSums<C>(s, sum, sum_of_squares, out.mean, out.rest, variance),
@@ -190,15 +185,15 @@ void train_moments_from_sums(Context& ctx, const NormShape& s, ConstTensorView s
 
 void finish_moments(Context& ctx, const NormShape& s, ConstTensorView variance,
                     const NormChannels& channels, const NormMoments& out) {
-  for_dtype(out.mean.dtype(), [&](auto zero) {
-    for_each(ctx.stream(), s.channels, FinishMoments<decltype(zero)>(s, variance, channels, out));
+  visit_computing(out.mean.dtype(), [&]<class T>(Type<T>) {
+    for_each(ctx.stream(), s.channels, FinishMoments<T>(s, variance, channels, out));
   });
 }
 
 void running_factors(Context& ctx, const NormChannels& channels, TensorView factor,
                      TensorView rest) {
-  for_dtype(factor.dtype(), [&](auto zero) {
-    for_each(ctx.stream(), factor.numel(), RunningFactor<decltype(zero)>(channels, factor, rest));
+  visit_computing(factor.dtype(), [&]<class T>(Type<T>) {
+    for_each(ctx.stream(), factor.numel(), RunningFactor<T>(channels, factor, rest));
   });
 }
 
@@ -248,28 +243,26 @@ void train_gradients_by_sample(Context& ctx, const NormShape& s, ConstTensorView
 void sums_of_gradients(Context& ctx, const NormShape& s, ConstTensorView scale_grad,
                        ConstTensorView shift_grad, ConstTensorView inv_std, TensorView sum_g,
                        TensorView sum_g_centered) {
-  for_dtype(inv_std.dtype(), [&](auto zero) {
-    for_each(
-        ctx.stream(), s.channels,
-        SumsOfGradients<decltype(zero)>(scale_grad, shift_grad, inv_std, sum_g, sum_g_centered));
+  visit_computing(inv_std.dtype(), [&]<class T>(Type<T>) {
+    for_each(ctx.stream(), s.channels,
+             SumsOfGradients<T>(scale_grad, shift_grad, inv_std, sum_g, sum_g_centered));
   });
 }
 
 void norm_gradients(Context& ctx, const NormShape& s, ConstTensorView gamma,
                     ConstTensorView inv_std, ConstTensorView sum_g, ConstTensorView sum_g_centered,
                     TensorView scale_grad, TensorView shift_grad, const NormCoefficients& to) {
-  for_dtype(inv_std.dtype(), [&](auto zero) {
-    for_each(ctx.stream(), s.channels,
-             NormGradients<decltype(zero)>(s, gamma, inv_std, sum_g, sum_g_centered, scale_grad,
-                                           shift_grad, to));
+  visit_computing(inv_std.dtype(), [&]<class T>(Type<T>) {
+    for_each(
+        ctx.stream(), s.channels,
+        NormGradients<T>(s, gamma, inv_std, sum_g, sum_g_centered, scale_grad, shift_grad, to));
   });
 }
 
 void gradients_from_sums(Context& ctx, const NormShape& s, ConstTensorView scale_grad,
                          ConstTensorView shift_grad, ConstTensorView gamma, ConstTensorView inv_std,
                          const ChannelGradients& out) {
-  for_dtype(inv_std.dtype(), [&](auto zero) {
-    using C = decltype(zero);
+  visit_computing(inv_std.dtype(), [&]<class C>(Type<C>) {
     for_each(ctx.stream(), s.channels,
              GradientsFromSums<C>{
                  SumsOfGradients<C>(scale_grad, shift_grad, inv_std, out.sum_g, out.sum_g_centered),

@@ -2,7 +2,6 @@
 #include <type_traits>
 
 #include "core/shared/cuda/launch.cuh"
-#include "core/shared/element.h"
 #include "nn/backends/backend_pool.h"
 #include "nn/backends/cuda/columns.cuh"
 #include "nn/backends/cuda/pool_functors.h"
@@ -11,8 +10,6 @@ namespace dkfac::nn::cuda {
 namespace {
 
 using dkfac::cuda::for_each;
-using element::Type;
-using element::visit_floating;
 
 /// Calls visit(Type<T>, Width<W>) with the widest W in which two tensors of one dtype, and
 /// positions and an addend if any, can be moved.

@@ -1,5 +1,4 @@
 #include "core/shared/cuda/launch.cuh"
-#include "core/shared/element.h"
 #include "nn/backends/backend_regularize.h"
 #include "nn/backends/cuda/regularize_functors.h"
 
@@ -7,8 +6,6 @@ namespace dkfac::nn::cuda {
 
 using dkfac::cuda::for_each;
 using dkfac::cuda::for_each_2d;
-using element::Type;
-using element::visit_floating;
 
 void mixup_weights(Context& ctx, const MixupOptions& options, const SampleKey& key,
                    TensorView weights) {
