@@ -51,11 +51,6 @@ DKFAC_KERNEL(void, normalize, const NormShape& shape, ConstTensorView x, const A
 DKFAC_KERNEL(void, gradient_sums, const NormShape& shape, ConstTensorView x, const Affine& affine,
              const OutputGrad& grad, TensorView masked, TensorView sum_g,
              TensorView sum_g_centered);
-/// Converts sums of one group that are already available, f32 [c], to those of gradient_sums():
-/// scale_grad = sum of g * (x - mean) * inv_std, shift_grad = sum of g.
-DKFAC_KERNEL(void, sums_of_gradients, const NormShape& shape, ConstTensorView scale_grad,
-             ConstTensorView shift_grad, ConstTensorView inv_std, TensorView sum_g,
-             TensorView sum_g_centered);
 /// Computes from the sums of gradient_sums() those of these three that are not empty: scale_grad[c]
 /// = sum over groups of sum_g_centered * inv_std, shift_grad[c] of sum_g; `to`: the coefficients
 /// [groups,c] of dx = gamma/std * (g - mean(g) - xhat * mean(g * xhat)), with means over the group
@@ -75,7 +70,8 @@ DKFAC_KERNEL(void, train_gradients, const NormShape& shape, ConstTensorView x, c
 DKFAC_KERNEL(void, train_gradients_by_sample, const NormShape& shape, ConstTensorView x,
              const Affine& affine, const OutputGrad& grad, TensorView masked, ConstTensorView gamma,
              ConstTensorView inv_std, const ChannelGradients& out, TensorView of_samples);
-/// sums_of_gradients() followed by norm_gradients().
+/// norm_gradients() from sums of one group that are already available, f32 [c]: scale_grad = sum of
+/// g * (x - mean) * inv_std, shift_grad = sum of g. Writes the sums of gradient_sums() too.
 DKFAC_KERNEL(void, gradients_from_sums, const NormShape& shape, ConstTensorView scale_grad,
              ConstTensorView shift_grad, ConstTensorView gamma, ConstTensorView inv_std,
              const ChannelGradients& out);

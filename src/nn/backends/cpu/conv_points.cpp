@@ -52,14 +52,12 @@ void spread(const ConvShape& s, ConstTensorView rows, TensorView dx) {
     const T* from = rows.data<T>();
     T* to = dx.data<T>();
     const std::int64_t line = s.w * s.in;
-    parallel_for(s.n * s.h, grain_of(line), [=, &s](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t i = begin; i < end; ++i) {
-        const std::int64_t n = i / s.h, h = i % s.h, oh = h / s.window.stride_h;
-        if (h % s.window.stride_h == 0 && oh < s.out_h) {
-          spread_line(s, from + (n * s.out_h + oh) * s.out_w * s.in, to + i * line);
-        } else {
-          std::fill_n(to + i * line, line, T{0});
-        }
+    each(s.n * s.h, line, [=, &s](std::int64_t i) {
+      const std::int64_t n = i / s.h, h = i % s.h, oh = h / s.window.stride_h;
+      if (h % s.window.stride_h == 0 && oh < s.out_h) {
+        spread_line(s, from + (n * s.out_h + oh) * s.out_w * s.in, to + i * line);
+      } else {
+        std::fill_n(to + i * line, line, T{0});
       }
     });
   });

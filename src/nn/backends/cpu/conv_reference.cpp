@@ -126,22 +126,20 @@ class ReferenceConv final : public ConvBackend {
                      TensorView dx) override {
     if (is_pointwise(s)) return pointwise_backward_data(ctx, s, dy, weight, dx);
     ops::fill(ctx, dx, 0.0);
-    for_panels(
-        ctx, s, dy.dtype(),
-        [&](std::int64_t first, std::int64_t images, std::int64_t g, TensorView patches) {
-          ops::gemm(ctx, Trans::no, Trans::no, 1.0, rows_of(dy, first, images, g, s.groups),
-                    matrix_of(s, weight, g), 0.0, patches);
-          visit_computing(dx.dtype(), [&]<class T>(Type<T>) {
-            const T* from = patches.data<T>();
-            T* to = dx.slice(0, first, images).template data<T>() + g * s.group_in();
-            const std::int64_t size = s.out_h * s.out_w * s.patch(), image = s.h * s.w * s.in;
-            parallel_for(images, grain_of(size), [=, &s](std::int64_t begin, std::int64_t end) {
-              for (std::int64_t i = begin; i < end; ++i) {
-                scatter_patches(s, from + i * size, to + i * image);
-              }
-            });
-          });
-        });
+    for_panels(ctx, s, dy.dtype(),
+               [&](std::int64_t first, std::int64_t images, std::int64_t g, TensorView patches) {
+                 ops::gemm(ctx, Trans::no, Trans::no, 1.0, rows_of(dy, first, images, g, s.groups),
+                           matrix_of(s, weight, g), 0.0, patches);
+                 visit_computing(dx.dtype(), [&]<class T>(Type<T>) {
+                   const T* from = patches.data<T>();
+                   T* to = dx.slice(0, first, images).template data<T>() + g * s.group_in();
+                   const std::int64_t size = s.out_h * s.out_w * s.patch(),
+                                      image = s.h * s.w * s.in;
+                   each(images, size, [=, &s](std::int64_t i) {
+                     scatter_patches(s, from + i * size, to + i * image);
+                   });
+                 });
+               });
   }
 };
 

@@ -5,6 +5,7 @@
 #include "nn/backends/cpu/parallel.h"
 #include "nn/backends/cpu/pool_rows.h"
 #include "nn/backends/cpu/storage.h"
+#include "nn/backends/cuda/pool_functors.h"
 
 #include DKFAC_SIMD_HEADER
 
@@ -100,10 +101,9 @@ void global_max_backward(Context&, const GlobalShape& s, ConstTensorView dy, Con
 void global_max_tangent(Context&, const GlobalShape& s, ConstTensorView dx, ConstTensorView place,
                         TensorView dy) {
   visit_floating(dx.dtype(), [&]<class T>(Type<T>) {
-    const auto* places = place.data<std::int32_t>();
-    for (std::int64_t n = 0; n < s.n; ++n)
-      for (std::int64_t c = 0; c < s.c; ++c)
-        dy.data<T>()[n * s.c + c] = dx.data<T>()[(n * s.positions + places[n * s.c + c]) * s.c + c];
+    each(dy.numel(), 1,
+         cuda::GlobalMaxTangent<T, 1>{s.positions, s.c, dx.data<T>(), place.data<std::int32_t>(),
+                                      dy.data<T>()});
   });
 }
 

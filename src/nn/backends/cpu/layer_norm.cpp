@@ -26,14 +26,6 @@ double sum_over_row(std::int64_t width, const Term& term) {
   return sum;
 }
 
-/// Calls f(row) for all rows, in parallel.
-template <class F>
-void each_row(std::int64_t rows, std::int64_t channels, const F& f) {
-  parallel_for(rows, grain_of(4 * channels), [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t row = begin; row < end; ++row) f(row);
-  });
-}
-
 /// A row of x with its statistics.
 template <class T>
 struct NormalizedRow {
@@ -61,7 +53,7 @@ void normalize_rows(Context&, double epsilon, ConstTensorView x, ConstTensorView
     using C = Computed<T>;
     const C *scale = gamma.data<C>(), *shift = beta.data<C>();
     const auto n = static_cast<double>(channels);
-    each_row(x.dim(0), channels, [&](std::int64_t row) {
+    each(x.dim(0), 4 * channels, [&](std::int64_t row) {
       const T* in = x.data<T>() + row * channels;
       const auto value = [&](std::int64_t k) { return static_cast<double>(load(in[k])); };
       const double center = sum_over_row(channels, value) / n;
@@ -125,7 +117,7 @@ void normalize_rows_backward(Context&, ConstTensorView x, ConstTensorView gamma,
     using C = Computed<T>;
     const C* scale = gamma.data<C>();
     const auto n = static_cast<double>(channels);
-    each_row(x.dim(0), channels, [&](std::int64_t row) {
+    each(x.dim(0), 4 * channels, [&](std::int64_t row) {
       const NormalizedRow<T> normalized(x, mean, inv_std, row);
       const T* from = dy.data<T>() + row * channels;
       const auto gradient = [&](std::int64_t k) { return load(from[k]) * scale[k]; };

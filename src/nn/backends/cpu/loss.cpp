@@ -89,14 +89,12 @@ void batch_loss(Context& ctx, ConstTensorView logits, const MakeTarget& target, 
   auto* correct = scratch.take(Shape{n}, DType::i32).data<std::int32_t>();
   const T* x = logits.data<T>();
   T* dx = grad.empty() ? nullptr : grad.data<T>();
-  parallel_for(n, grain_of(16 * classes), [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i) {
-      const auto wanted = target(i);
-      const std::int64_t largest = first_largest(x + i * classes, classes);
-      correct[i] = largest == wanted.label ? 1 : 0;
-      losses[i] = sample_loss(x + i * classes, classes, wanted, largest, scale,
-                              dx == nullptr ? nullptr : dx + i * classes);
-    }
+  each(n, 16 * classes, [&](std::int64_t i) {
+    const auto wanted = target(i);
+    const std::int64_t largest = first_largest(x + i * classes, classes);
+    correct[i] = largest == wanted.label ? 1 : 0;
+    losses[i] = sample_loss(x + i * classes, classes, wanted, largest, scale,
+                            dx == nullptr ? nullptr : dx + i * classes);
   });
   double loss = 0;
   std::int64_t hits = 0;
@@ -106,18 +104,6 @@ void batch_loss(Context& ctx, ConstTensorView logits, const MakeTarget& target, 
   }
   sums.data<double>()[0] += loss;
   sums.data<double>()[1] += static_cast<double>(hits);
-}
-
-/// Draws a target for every output by a rule of loss_functors.h.
-template <class Rule>
-void draw_each(ConstTensorView outputs, const SampleKey& key, TensorView targets) {
-  const std::int64_t count = outputs.dim(1);
-  visit_computing(outputs.dtype(), [&]<class T>(Type<T>) {
-    const cuda::DrawTargets<T, Rule> draw{outputs.data<T>(), count, key, targets.data<T>()};
-    parallel_for(outputs.dim(0), grain_of(32 * count), [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t i = begin; i < end; ++i) draw(i);
-    });
-  });
 }
 
 /// Returns target(i) for labels.
@@ -130,7 +116,15 @@ auto label_targets(ConstTensorView labels, double smoothing, std::int64_t classe
   };
 }
 
+using cuda::AddNormal;
+using cuda::DrawBit;
+using cuda::DrawTargets;
+using cuda::SigmoidCurvature;
+using cuda::SoftmaxCurvature;
+
 }  // namespace
+
+#include "nn/backends/output_kernels.inc"
 
 void label_loss(Context& ctx, ConstTensorView logits, ConstTensorView labels, double smoothing,
                 double scale, TensorView grad, TensorView sums) {
@@ -159,12 +153,10 @@ void count_in_top(Context& ctx, ConstTensorView logits, ConstTensorView labels, 
   const cuda::StoreInTop store{static_cast<double>(k), hits};
   visit_floating(logits.dtype(), [&]<class T>(Type<T>) {
     const cuda::BeforeLabel<T> before{logits.data<T>(), labels.data<std::int32_t>(), classes};
-    parallel_for(n, grain_of(2 * classes), [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t row = begin; row < end; ++row) {
-        double sum = 0;
-        for (std::int64_t c = 0; c < classes; ++c) sum += before(row, c);
-        store(row, sum);
-      }
+    each(n, 2 * classes, [&](std::int64_t row) {
+      double sum = 0;
+      for (std::int64_t c = 0; c < classes; ++c) sum += before(row, c);
+      store(row, sum);
     });
   });
   *count.data<double>() += std::accumulate(hits, hits + n, 0.0);
@@ -188,10 +180,8 @@ void soften(ConstTensorView labels, double smoothing, TensorView targets) {
 void draw(ConstTensorView logits, const SampleKey& key, TensorView labels) {
   const std::int64_t classes = logits.dim(1);
   visit_floating(logits.dtype(), [&]<class T>(Type<T>) {
-    const cuda::DrawLabel<T> draw{logits.data<T>(), classes, key, labels.data<std::int32_t>()};
-    parallel_for(logits.dim(0), grain_of(16 * classes), [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t i = begin; i < end; ++i) draw(i);
-    });
+    each(logits.dim(0), 16 * classes,
+         cuda::DrawLabel<T>{logits.data<T>(), classes, key, labels.data<std::int32_t>()});
   });
 }
 
@@ -201,33 +191,6 @@ void soften_labels(Context&, ConstTensorView labels, double smoothing, TensorVie
 
 void draw_labels(Context&, ConstTensorView logits, const SampleKey& key, TensorView labels) {
   draw(logits, key, labels);
-}
-
-void draw_targets(Context&, ConstTensorView outputs, const SampleKey& key, TensorView targets) {
-  draw_each<cuda::AddNormal>(outputs, key, targets);
-}
-
-void draw_bits(Context&, ConstTensorView outputs, const SampleKey& key, TensorView targets) {
-  draw_each<cuda::DrawBit>(outputs, key, targets);
-}
-
-void softmax_curvature(Context&, ConstTensorView logits, ConstTensorView v, TensorView hv) {
-  const std::int64_t classes = logits.dim(1);
-  visit_computing(logits.dtype(), [&]<class T>(Type<T>) {
-    const cuda::SoftmaxCurvature<T> row{logits.data<T>(), v.data<T>(), classes, hv.data<T>()};
-    parallel_for(logits.dim(0), grain_of(32 * classes), [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t i = begin; i < end; ++i) row(i);
-    });
-  });
-}
-
-void sigmoid_curvature(Context&, ConstTensorView logits, ConstTensorView v, TensorView hv) {
-  visit_computing(logits.dtype(), [&]<class T>(Type<T>) {
-    const cuda::SigmoidCurvature<T> one{logits.data<T>(), v.data<T>(), hv.data<T>()};
-    parallel_for(logits.numel(), grain_of(16), [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t i = begin; i < end; ++i) one(i);
-    });
-  });
 }
 
 }  // namespace dkfac::nn::cpu

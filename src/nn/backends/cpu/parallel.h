@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "dkfac/core/context.h"
 #include "dkfac/core/threads.h"
 
 #include "core/shared/parallel.h"
@@ -27,6 +28,19 @@ void parallel_for(std::int64_t count, std::int64_t grain, const Body& body) {
 /// Indices per thread when each stands for `work` elements.
 [[nodiscard]] inline std::int64_t grain_of(std::int64_t work) {
   return work >= kGrain ? 1 : kGrain / (work < 1 ? 1 : work);
+}
+
+/// Calls f(i) for i in [0, count), each of which stands for `work` elements, in parallel.
+template <class F>
+void each(std::int64_t count, std::int64_t work, const F& f) {
+  parallel_for(count, grain_of(work), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) f(i);
+  });
+}
+/// The same for functors that run on a device too.
+template <class F>
+void each(Context&, std::int64_t count, std::int64_t work, const F& f) {
+  each(count, work, f);
 }
 
 }  // namespace dkfac::nn::cpu

@@ -274,11 +274,9 @@ void average_pool_backward(Context&, const PoolShape& s, ConstTensorView dy, Ten
 void max_pool_tangent(Context&, const PoolShape& s, ConstTensorView dx, ConstTensorView place,
                       TensorView dy) {
   visit_floating(dx.dtype(), [&]<class T>(Type<T>) {
-    const cuda::MaxPoolTangent<T, 1, std::int32_t> gather{s, dx.data<T>(),
-                                                          place.data<std::int32_t>(), dy.data<T>()};
-    parallel_for(dy.numel(), kGrain, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t i = begin; i < end; ++i) gather(i);
-    });
+    each(dy.numel(), 1,
+         cuda::MaxPoolTangent<T, 1, std::int32_t>{s, dx.data<T>(), place.data<std::int32_t>(),
+                                                  dy.data<T>()});
   });
 }
 

@@ -12,15 +12,12 @@ template <class T>
 void mix(const double* weights, std::int64_t samples, std::int64_t per_sample, const T* fresh,
          T* mixed) {
   using C = Computed<T>;
-  parallel_for(samples, grain_of(per_sample), [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i) {
-      const auto w = static_cast<C>(weights[i]), rest = C{1} - w;
-      const T* x = fresh + i * per_sample;
-      T* y = mixed + i * per_sample;
-      for (std::int64_t k = 0; k < per_sample; ++k) {
-        y[k] = store<T>(w * load(x[k]) + rest * load(y[k]));
-      }
-    }
+  each(samples, per_sample, [&](std::int64_t i) {
+    const auto w = static_cast<C>(weights[i]), rest = C{1} - w;
+    const T* x = fresh + i * per_sample;
+    T* y = mixed + i * per_sample;
+    for (std::int64_t k = 0; k < per_sample; ++k)
+      y[k] = store<T>(w * load(x[k]) + rest * load(y[k]));
   });
 }
 
@@ -51,10 +48,8 @@ void cut_holes(Context&, const EraseOptions& options, const SampleKey& key, Tens
   const Shape image{images.dim(1), images.dim(2), images.dim(3)};
   visit_floating(images.dtype(), [&]<class T>(Type<T>) {
     auto* x = images.data<T>();
-    parallel_for(images.dim(0), grain_of(image.numel()), [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t i = begin; i < end; ++i) {
-        erase(chosen_hole(options, image[0], image[1], key, i), image, x + i * image.numel());
-      }
+    each(images.dim(0), image.numel(), [&](std::int64_t i) {
+      erase(chosen_hole(options, image[0], image[1], key, i), image, x + i * image.numel());
     });
   });
 }

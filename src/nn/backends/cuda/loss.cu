@@ -1,5 +1,6 @@
 #include "core/shared/cuda/launch.cuh"
 #include "nn/backends/backend_loss.h"
+#include "nn/backends/cuda/each.cuh"
 #include "nn/backends/cuda/loss_functors.h"
 #include "nn/backends/dtype.h"
 #include "nn/backends/smoothing.h"
@@ -31,20 +32,14 @@ void loss(Context& ctx, ConstTensorView logits, Targets targets, double scale, T
                         AddToSums{sums.data<double>()});
 }
 
-template <class Rule>
-void draw_each(Context& ctx, ConstTensorView outputs, const SampleKey& key, TensorView targets) {
-  visit_computing(outputs.dtype(), [&]<class T>(Type<T>) {
-    for_each(ctx.stream(), outputs.dim(0),
-             DrawTargets<T, Rule>{outputs.data<T>(), outputs.dim(1), key, targets.data<T>()});
-  });
-}
-
 LabelTargets label_targets(ConstTensorView labels, double smoothing, std::int64_t classes) {
   const SmoothedTargets t = smoothed_targets(smoothing, classes);
   return {labels.data<std::int32_t>(), classes, t.hit, t.elsewhere};
 }
 
 }  // namespace
+
+#include "nn/backends/output_kernels.inc"
 
 void label_loss(Context& ctx, ConstTensorView logits, ConstTensorView labels, double smoothing,
                 double scale, TensorView grad, TensorView sums) {
@@ -92,14 +87,6 @@ void draw_labels(Context& ctx, ConstTensorView logits, const SampleKey& key, Ten
   });
 }
 
-void draw_targets(Context& ctx, ConstTensorView outputs, const SampleKey& key, TensorView targets) {
-  draw_each<AddNormal>(ctx, outputs, key, targets);
-}
-
-void draw_bits(Context& ctx, ConstTensorView outputs, const SampleKey& key, TensorView targets) {
-  draw_each<DrawBit>(ctx, outputs, key, targets);
-}
-
 void sigmoid_loss(Context& ctx, ConstTensorView outputs, ConstTensorView targets, double scale,
                   TensorView grad, TensorView sums) {
   const std::int64_t n = outputs.dim(0), count = outputs.dim(1);
@@ -115,20 +102,6 @@ void sigmoid_loss(Context& ctx, ConstTensorView outputs, ConstTensorView targets
   });
   if (sums.empty()) return;
   reduce_rows<LossPair>(ctx, 1, n, AddPairs{}, LoadRowPair{rows}, AddToSums{sums.data<double>()});
-}
-
-void softmax_curvature(Context& ctx, ConstTensorView logits, ConstTensorView v, TensorView hv) {
-  visit_computing(logits.dtype(), [&]<class T>(Type<T>) {
-    for_each(ctx.stream(), logits.dim(0),
-             SoftmaxCurvature<T>{logits.data<T>(), v.data<T>(), logits.dim(1), hv.data<T>()});
-  });
-}
-
-void sigmoid_curvature(Context& ctx, ConstTensorView logits, ConstTensorView v, TensorView hv) {
-  visit_computing(logits.dtype(), [&]<class T>(Type<T>) {
-    for_each(ctx.stream(), logits.numel(),
-             SigmoidCurvature<T>{logits.data<T>(), v.data<T>(), hv.data<T>()});
-  });
 }
 
 }  // namespace dkfac::nn::cuda

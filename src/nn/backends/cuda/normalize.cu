@@ -1,6 +1,7 @@
 #include "core/shared/cuda/launch.cuh"
 #include "nn/backends/backend_normalize.h"
 #include "nn/backends/cuda/columns.cuh"
+#include "nn/backends/cuda/each.cuh"
 #include "nn/backends/cuda/normalize_backward_functors.h"
 #include "nn/backends/cuda/normalize_channels.h"
 #include "nn/backends/cuda/normalize_functors.h"
@@ -44,13 +45,6 @@ void sum_moments(Context& ctx, const NormShape& s, const T* x, Finish finish) {
   with_width<T>(s.channels, are_aligned(x), [&]<std::size_t W>(Width<W>) {
     sum_pairs<W>(ctx, s, MomentRows<T, W>{x, s.rows, s.channels}, finish);
   });
-}
-
-template <class C>
-NormGradients<C> gradients_of(const NormShape& s, ConstTensorView gamma, ConstTensorView inv_std,
-                              const ChannelGradients& out) {
-  return NormGradients<C>(s, gamma, inv_std, out.sum_g, out.sum_g_centered, out.scale_grad,
-                          out.shift_grad, out.to);
 }
 
 /// Calls visit(GradientRows<T, W>) for the type of x and the width of its packs.
@@ -125,6 +119,8 @@ void finish_gradients(Context& ctx, const NormShape& s, ConstTensorView gamma,
 
 }  // namespace
 
+#include "nn/backends/channel_kernels.inc"
+
 void batch_moments(Context& ctx, const NormShape& s, ConstTensorView x, TensorView mean,
                    TensorView rest, TensorView variance) {
   visit_floating(x.dtype(), [&]<class T>(Type<T>) {
@@ -144,56 +140,6 @@ void train_moments(Context& ctx, const NormShape& s, ConstTensorView x,
     const FinishMoments<Computed<T>> moments(s, variance, channels, out);
     sum_moments(ctx, s, x.data<T>(),
                 FinishGroup<T>{finish_sums<T>(s, x, out.mean, out.rest, variance), moments});
-  });
-}
-
-void moments_from_sums(Context& ctx, const NormShape& s, ConstTensorView sum,
-                       ConstTensorView sum_of_squares, TensorView mean, TensorView rest,
-                       TensorView variance) {
-  visit_computing(mean.dtype(), [&]<class T>(Type<T>) {
-    for_each(ctx.stream(), s.groups * s.channels,
-             MomentsFromSums<T>(s, sum, sum_of_squares, mean, rest, variance));
-  });
-}
-
-void pack_moments(Context& ctx, const NormShape& s, const Mean& mean, ConstTensorView variance,
-                  TensorView to) {
-  visit_computing(mean.mean.dtype(), [&]<class T>(Type<T>) {
-    for_each(ctx.stream(), s.channels, PackMoments<T>(s, mean, variance, to));
-  });
-}
-
-void combine_moments(Context& ctx, const NormShape& s, ConstTensorView packed, TensorView mean,
-                     TensorView rest, TensorView variance) {
-  visit_computing(mean.dtype(), [&]<class T>(Type<T>) {
-    for_each(ctx.stream(), s.channels, CombineMoments<T>(s, packed, mean, rest, variance));
-  });
-}
-
-void train_moments_from_sums(Context& ctx, const NormShape& s, ConstTensorView sum,
-                             ConstTensorView sum_of_squares, const NormChannels& channels,
-                             const NormMoments& out) {
-  Scratch scratch(ctx);
-  const TensorView variance = scratch.take(Shape{s.groups, s.channels}, DType::f64);
-  visit_computing(out.mean.dtype(), [&]<class C>(Type<C>) {
-    for_each(
-        ctx.stream(), s.channels,
-        FinishFromSums<C>{MomentsFromSums<C>(s, sum, sum_of_squares, out.mean, out.rest, variance),
-                          FinishMoments<C>(s, variance, channels, out)});
-  });
-}
-
-void finish_moments(Context& ctx, const NormShape& s, ConstTensorView variance,
-                    const NormChannels& channels, const NormMoments& out) {
-  visit_computing(out.mean.dtype(), [&]<class T>(Type<T>) {
-    for_each(ctx.stream(), s.channels, FinishMoments<T>(s, variance, channels, out));
-  });
-}
-
-void running_factors(Context& ctx, const NormChannels& channels, TensorView factor,
-                     TensorView rest) {
-  visit_computing(factor.dtype(), [&]<class T>(Type<T>) {
-    for_each(ctx.stream(), factor.numel(), RunningFactor<T>(channels, factor, rest));
   });
 }
 
@@ -237,36 +183,6 @@ void train_gradients_by_sample(Context& ctx, const NormShape& s, ConstTensorView
                                const ChannelGradients& out, TensorView of_samples) {
   finish_gradients(ctx, s, gamma, inv_std, out, [&](auto finish) {
     sum_sample_gradients(ctx, s, x, affine, grad, masked, inv_std, of_samples, finish);
-  });
-}
-
-void sums_of_gradients(Context& ctx, const NormShape& s, ConstTensorView scale_grad,
-                       ConstTensorView shift_grad, ConstTensorView inv_std, TensorView sum_g,
-                       TensorView sum_g_centered) {
-  visit_computing(inv_std.dtype(), [&]<class T>(Type<T>) {
-    for_each(ctx.stream(), s.channels,
-             SumsOfGradients<T>(scale_grad, shift_grad, inv_std, sum_g, sum_g_centered));
-  });
-}
-
-void norm_gradients(Context& ctx, const NormShape& s, ConstTensorView gamma,
-                    ConstTensorView inv_std, ConstTensorView sum_g, ConstTensorView sum_g_centered,
-                    TensorView scale_grad, TensorView shift_grad, const NormCoefficients& to) {
-  visit_computing(inv_std.dtype(), [&]<class T>(Type<T>) {
-    for_each(
-        ctx.stream(), s.channels,
-        NormGradients<T>(s, gamma, inv_std, sum_g, sum_g_centered, scale_grad, shift_grad, to));
-  });
-}
-
-void gradients_from_sums(Context& ctx, const NormShape& s, ConstTensorView scale_grad,
-                         ConstTensorView shift_grad, ConstTensorView gamma, ConstTensorView inv_std,
-                         const ChannelGradients& out) {
-  visit_computing(inv_std.dtype(), [&]<class C>(Type<C>) {
-    for_each(ctx.stream(), s.channels,
-             GradientsFromSums<C>{
-                 SumsOfGradients<C>(scale_grad, shift_grad, inv_std, out.sum_g, out.sum_g_centered),
-                 gradients_of<C>(s, gamma, inv_std, out)});
   });
 }
 

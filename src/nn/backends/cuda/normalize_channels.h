@@ -174,7 +174,8 @@ struct RunningFactor {
   C *factor, *rest;
 };
 
-/// Functor of sums_of_gradients(); (c) processes channel c.
+/// Computes the sums of gradient_sums() for channel c from scale_grad = sum of g * (x - mean) *
+/// inv_std and shift_grad = sum of g.
 template <class C>
 struct SumsOfGradients {
   SumsOfGradients(ConstTensorView of_scale, ConstTensorView of_shift, ConstTensorView inverse,
@@ -238,6 +239,13 @@ struct NormGradients {
   const double *sum_g, *sum_g_centered;
   C *scale_grad, *shift_grad, *of_g, *of_x, *constant;
 };
+
+template <class C>
+NormGradients<C> gradients_of(const NormShape& s, ConstTensorView gamma, ConstTensorView inv_std,
+                              const ChannelGradients& out) {
+  return NormGradients<C>(s, gamma, inv_std, out.sum_g, out.sum_g_centered, out.scale_grad,
+                          out.shift_grad, out.to);
+}
 
 /// For one group, MomentsFromSums and what follows for its channel.
 template <class C>

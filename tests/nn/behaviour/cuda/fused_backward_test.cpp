@@ -263,7 +263,7 @@ TEST(SumsOfGradients, AreThoseBeforeTheDeviationWasDivided) {
     const Tensor a = there(of_scale), b = there(of_shift), c = there(inverse);
     Tensor g = Tensor::empty(at, Shape{1, 3}, DType::f64),
            centered = Tensor::empty(at, Shape{1, 3}, DType::f64);
-    kernels::sums_of_gradients(at, s, a, b, c, g, centered);
+    kernels::gradients_from_sums(at, s, a, b, /*gamma=*/c, c, {g, centered, {}, {}, {}});
     return std::pair{device_values(at, g), device_values(at, centered)};
   };
   const std::pair expected{std::vector<double>{1, 2, 3}, std::vector<double>{3, -4, 0}};
