@@ -1,24 +1,17 @@
-#include "dkfac/core/error.h"
 #include "dkfac/core/ops.h"
 #include "dkfac/nn/loss.h"
 
 #include "nn/backends/backend_loss.h"
+#include "nn/loss/output_checks.h"
 
 namespace dkfac::nn {
 namespace {
 
 void check_rows(const char* operation, Device device, ConstTensorView outputs, ConstTensorView v,
                 ConstTensorView hv) {
-  DKFAC_CHECK(
-      outputs.ndim() == 2 && (outputs.dtype() == DType::f64 || outputs.dtype() == DType::f32), "[",
-      operation, "] outputs are ", outputs.dtype(), " ", outputs.shape(),
-      "; they must be f64 or f32 [n, outputs]");
-  for (const ConstTensorView& x : {outputs, v, ConstTensorView(hv)})
-    DKFAC_CHECK(x.shape() == outputs.shape() && x.dtype() == outputs.dtype() && x.is_contiguous() &&
-                    x.device() == device,
-                "[", operation, "] a tensor is ", x.dtype(), " ", x.shape(), " on ", x.device(),
-                "; all must be ", outputs.dtype(), " ", outputs.shape(), " without gaps, on ",
-                device);
+  check_outputs(operation, device, outputs);
+  check_like(operation, "tangents", outputs, v);
+  check_like(operation, "products", outputs, hv);
 }
 
 }  // namespace

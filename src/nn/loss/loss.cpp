@@ -5,28 +5,27 @@
 
 #include "dkfac/core/error.h"
 
-#include "core/shared/keyed_random.h"
 #include "nn/backends/backend_loss.h"
 #include "nn/backends/dtype.h"
 #include "nn/backends/smoothing.h"
+#include "nn/loss/output_checks.h"
 
 namespace dkfac::nn {
 namespace {
 
-void check_tensors(Device device, ConstTensorView logits, double scale, ConstTensorView grad) {
-  DKFAC_CHECK(logits.ndim() == 2 && logits.is_contiguous(), "[softmax_cross_entropy] logits are ",
-              logits.shape(), "; they must be [n, classes] without gaps");
-  DKFAC_CHECK(logits.dim(1) > 0, "[softmax_cross_entropy] logits ", logits.shape(),
-              " have no classes");
-  DKFAC_CHECK(logits.device() == device, "[softmax_cross_entropy] logits are on ", logits.device(),
+void check_logits(const char* operation, Device device, ConstTensorView logits) {
+  DKFAC_CHECK(logits.ndim() == 2 && logits.dim(1) > 0 && logits.is_contiguous(), "[", operation,
+              "] logits are ", logits.shape(),
+              "; they must be [n, classes] without gaps, of at least one class");
+  DKFAC_CHECK(logits.device() == device, "[", operation, "] logits are on ", logits.device(),
               ", the context on ", device, "; copy them there first");
+}
+
+void check_tensors(Device device, ConstTensorView logits, double scale, ConstTensorView grad) {
+  check_logits("softmax_cross_entropy", device, logits);
   DKFAC_CHECK(std::isfinite(scale), "[softmax_cross_entropy] scale is ", scale,
               "; it must be finite");
-  DKFAC_CHECK(grad.empty() || (grad.shape() == logits.shape() && grad.dtype() == logits.dtype() &&
-                               grad.is_contiguous() && grad.device() == device),
-              "[softmax_cross_entropy] grad is ", grad.dtype(), " ", grad.shape(), " on ",
-              grad.device(), "; it must be ", logits.dtype(), " ", logits.shape(),
-              " without gaps, beside the logits");
+  if (!grad.empty()) check_like("softmax_cross_entropy", "grad", logits, grad);
 }
 
 /// Check of the functions that return their sums on the host.
@@ -59,13 +58,6 @@ void check_label_view(const char* operation, Device device, const Shape& rows,
                   labels.is_contiguous() && labels.device() == device,
               "[", operation, "] labels are ", labels.dtype(), " ", labels.shape(), " on ",
               labels.device(), "; they must be i32 [", rows[0], "] without gaps, on ", device);
-}
-
-void check_sums(Device device, ConstTensorView sums) {
-  DKFAC_CHECK(sums.shape() == Shape{2} && sums.dtype() == DType::f64 && sums.is_contiguous() &&
-                  sums.device() == device,
-              "[softmax_cross_entropy] sums are ", sums.dtype(), " ", sums.shape(), " on ",
-              sums.device(), "; they must be f64 [2] on ", device);
 }
 
 void check_target_shape(ConstTensorView logits, ConstTensorView targets) {
@@ -104,13 +96,6 @@ void check_soft_targets(Device device, ConstTensorView targets) {
               "; they must be [n, classes] without gaps, on ", device);
   DKFAC_CHECK(targets.dtype() == DType::f64 || targets.dtype() == DType::f32,
               "[soft_targets] targets are ", targets.dtype(), "; they must be f64 or f32");
-}
-
-void check_logits(const char* operation, Device device, ConstTensorView logits) {
-  DKFAC_CHECK(logits.ndim() == 2 && logits.dim(1) > 0 && logits.is_contiguous() &&
-                  logits.device() == device,
-              "[", operation, "] logits are ", logits.shape(), " on ", logits.device(),
-              "; they must be [n, classes] without gaps, on ", device);
 }
 
 void check_draw(Device device, ConstTensorView logits, const SampleKey& key) {
@@ -153,7 +138,7 @@ void softmax_cross_entropy(Context& ctx, ConstTensorView logits, ConstTensorView
   check_tensors(ctx.device(), logits, scale, grad);
   check_label_view("softmax_cross_entropy", ctx.device(), logits.shape(), labels);
   check_smoothing("softmax_cross_entropy", smoothing);
-  check_sums(ctx.device(), sums);
+  check_sums("softmax_cross_entropy", "sums are ", ctx.device(), 2, sums);
   kernels::label_loss(ctx, logits, labels, smoothing, scale, grad, sums);
 }
 
@@ -161,7 +146,7 @@ void soft_cross_entropy(Context& ctx, ConstTensorView logits, ConstTensorView ta
                         TensorView grad, TensorView sums) {
   check_tensors(ctx.device(), logits, scale, grad);
   check_target_shape(logits, targets);
-  check_sums(ctx.device(), sums);
+  check_sums("softmax_cross_entropy", "sums are ", ctx.device(), 2, sums);
   kernels::target_loss(ctx, logits, targets, scale, grad, sums);
 }
 
@@ -170,10 +155,7 @@ void count_in_top(Context& ctx, ConstTensorView logits, ConstTensorView labels, 
   check_logits("count_in_top", ctx.device(), logits);
   check_label_view("count_in_top", ctx.device(), logits.shape(), labels);
   DKFAC_CHECK(k >= 1, "[count_in_top] k is ", k, "; it must be at least 1");
-  DKFAC_CHECK(
-      count.shape() == Shape{1} && count.dtype() == DType::f64 && count.device() == ctx.device(),
-      "[count_in_top] count is ", count.dtype(), " ", count.shape(), " on ", count.device(),
-      "; it must be f64 [1] on ", ctx.device());
+  check_sums("count_in_top", "count is ", ctx.device(), 1, count);
   kernels::count_in_top(ctx, logits, labels, k, count);
 }
 

@@ -37,6 +37,15 @@ inline void check_loss(const char* operation, Device device, ConstTensorView out
   DKFAC_CHECK(std::isfinite(scale), "[", operation, "] scale is ", scale, "; it must be finite");
 }
 
+/// Checks the tensor f64 [count] to which sums are added.
+inline void check_sums(const char* operation, const char* what, Device device, std::int64_t count,
+                       ConstTensorView sums) {
+  DKFAC_CHECK(sums.shape() == Shape{count} && sums.dtype() == DType::f64 && sums.is_contiguous() &&
+                  sums.device() == device,
+              "[", operation, "] ", what, sums.dtype(), " ", sums.shape(), " on ", sums.device(),
+              "; it must be f64 [", count, "] on ", device);
+}
+
 /// Checks the arguments of a function that draws targets.
 inline void check_draw(const char* operation, Device device, ConstTensorView outputs, SampleKey key,
                        ConstTensorView targets) {

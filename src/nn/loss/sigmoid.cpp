@@ -10,10 +10,7 @@ void sigmoid_cross_entropy(Context& ctx, ConstTensorView outputs, ConstTensorVie
                            double scale, TensorView grad, TensorView sums) {
   constexpr const char* kName = "sigmoid_cross_entropy";
   check_loss(kName, ctx.device(), outputs, targets, scale, grad);
-  DKFAC_CHECK(sums.empty() || (sums.shape() == Shape{2} && sums.dtype() == DType::f64 &&
-                               sums.is_contiguous() && sums.device() == ctx.device()),
-              "[", kName, "] sums are ", sums.dtype(), " ", sums.shape(), " on ", sums.device(),
-              "; they must be f64 [2] on ", ctx.device());
+  if (!sums.empty()) check_sums(kName, "sums are ", ctx.device(), 2, sums);
   if (outputs.numel() == 0) return;
   kernels::sigmoid_loss(ctx, outputs, targets, scale, grad, sums);
 }

@@ -9,10 +9,7 @@ namespace dkfac::nn {
 void squared_error(Context& ctx, ConstTensorView outputs, ConstTensorView targets, double scale,
                    TensorView grad, TensorView loss) {
   check_loss("squared_error", ctx.device(), outputs, targets, scale, grad);
-  DKFAC_CHECK(
-      loss.shape() == Shape{1} && loss.dtype() == DType::f64 && loss.device() == ctx.device(),
-      "[squared_error] loss is ", loss.dtype(), " ", loss.shape(), " on ", loss.device(),
-      "; it must be f64 [1] on ", ctx.device());
+  check_sums("squared_error", "loss is ", ctx.device(), 1, loss);
   if (outputs.numel() == 0) return;
   Scratch scratch(ctx);
   const TensorView residual = scratch.take(outputs.shape(), outputs.dtype());
