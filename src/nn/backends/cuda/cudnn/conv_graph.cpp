@@ -29,7 +29,7 @@ void add_relu_norm(Graph& graph, Graph::TensorOf dy, Graph::TensorOf g, cudnnDat
   const Dims channel{1, dims[1], 1, 1};
   const auto per_channel = [&](TensorId id) { return graph.tensor(id, CUDNN_DATA_FLOAT, channel); };
   std::int64_t next = kFirstVirtual;
-  const auto between = [&] { return graph.between(next++, CUDNN_DATA_FLOAT, dims); };
+  const auto between = [&] { return graph.tensor(next++, CUDNN_DATA_FLOAT, dims, true); };
   const auto input = graph.tensor(kNormX, type, dims);
   const auto mean = per_channel(kMean), inv_std = per_channel(kInvStd), scale = per_channel(kScale);
   const auto centered = between(), normed = between(), scaled = between(), argument = between();
@@ -114,7 +114,7 @@ Graph conv_graph(const ConvWork& work) {
       graph.backward_data(y, graph.tensor(kW, type, w_dims), x, s.window);
       break;
     case Work::data_to_norm: {
-      const auto dx = graph.between(kBetween, CUDNN_DATA_FLOAT, x_dims);
+      const auto dx = graph.tensor(kBetween, CUDNN_DATA_FLOAT, x_dims, true);
       graph.backward_data(y, graph.tensor(kW, type, w_dims), dx, s.window);
       add_relu_norm(graph, dx, x, type, x_dims);
       break;
@@ -125,7 +125,7 @@ Graph conv_graph(const ConvWork& work) {
       } else {
         // There is no engine for an f32 result of 16-bit operands, except through an intermediate
         // one.
-        const auto product = graph.between(kBetween, CUDNN_DATA_FLOAT, w_dims);
+        const auto product = graph.tensor(kBetween, CUDNN_DATA_FLOAT, w_dims, true);
         graph.backward_weights(y, x, product, s.window);
         graph.identity(product, graph.tensor(kW, CUDNN_DATA_FLOAT, w_dims));
       }

@@ -22,8 +22,8 @@ Descriptor& Graph::operation(cudnnBackendDescriptorType_t type) {
   return made;
 }
 
-Graph::TensorOf Graph::make_tensor(std::int64_t id, cudnnDataType_t type, const Dims& dims,
-                                   bool is_virtual) {
+Graph::TensorOf Graph::tensor(std::int64_t id, cudnnDataType_t type, const Dims& dims,
+                              bool is_virtual) {
   const Dims strides{dims[1] * dims[2] * dims[3], 1, dims[1] * dims[3], dims[1]};
   Descriptor& made = keep(CUDNN_BACKEND_TENSOR_DESCRIPTOR);
   made.set(CUDNN_ATTR_TENSOR_DATA_TYPE, type)
@@ -34,14 +34,6 @@ Graph::TensorOf Graph::make_tensor(std::int64_t id, cudnnDataType_t type, const 
   if (is_virtual) made.set(CUDNN_ATTR_TENSOR_IS_VIRTUAL, true);
   made.finalize("tensor");
   return {id, &made};
-}
-
-Graph::TensorOf Graph::tensor(std::int64_t id, cudnnDataType_t type, const Dims& dims) {
-  return make_tensor(id, type, dims, false);
-}
-
-Graph::TensorOf Graph::between(std::int64_t id, cudnnDataType_t type, const Dims& dims) {
-  return make_tensor(id, type, dims, true);
 }
 
 const Descriptor& Graph::convolution(const ops::Window& w) {
@@ -94,20 +86,36 @@ void Graph::backward_weights(TensorOf dy, TensorOf x, TensorOf dw, const ops::Wi
       .finalize("convolution backward weights");
 }
 
-const Descriptor& Graph::pointwise_of(cudnnPointwiseMode_t mode) {
-  return keep(CUDNN_BACKEND_POINTWISE_DESCRIPTOR)
-      .set(CUDNN_ATTR_POINTWISE_MODE, mode)
-      .set(CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_DATA_FLOAT)
-      .finalize("pointwise");
+void Graph::add_pointwise(cudnnPointwiseMode_t mode, const char* what,
+                          std::initializer_list<Operand> operands) {
+  const Descriptor& how = keep(CUDNN_BACKEND_POINTWISE_DESCRIPTOR)
+                              .set(CUDNN_ATTR_POINTWISE_MODE, mode)
+                              .set(CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_DATA_FLOAT)
+                              .finalize("pointwise");
+  Descriptor& made = operation(CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR)
+                         .link(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, how);
+  for (const auto& [name, tensor] : operands) made.link(name, *tensor.descriptor);
+  made.finalize(what);
 }
 
 void Graph::identity(TensorOf x, TensorOf y) {
-  const Descriptor& how = pointwise_of(CUDNN_POINTWISE_IDENTITY);
-  operation(CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR)
-      .link(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, how)
-      .link(CUDNN_ATTR_OPERATION_POINTWISE_XDESC, *x.descriptor)
-      .link(CUDNN_ATTR_OPERATION_POINTWISE_YDESC, *y.descriptor)
-      .finalize("pointwise identity");
+  add_pointwise(
+      CUDNN_POINTWISE_IDENTITY, "pointwise identity",
+      {{CUDNN_ATTR_OPERATION_POINTWISE_XDESC, x}, {CUDNN_ATTR_OPERATION_POINTWISE_YDESC, y}});
+}
+
+void Graph::pointwise(cudnnPointwiseMode_t mode, TensorOf x, TensorOf b, TensorOf y) {
+  add_pointwise(mode, "pointwise of two",
+                {{CUDNN_ATTR_OPERATION_POINTWISE_XDESC, x},
+                 {CUDNN_ATTR_OPERATION_POINTWISE_BDESC, b},
+                 {CUDNN_ATTR_OPERATION_POINTWISE_YDESC, y}});
+}
+
+void Graph::relu_backward(TensorOf dy, TensorOf x, TensorOf dx) {
+  add_pointwise(CUDNN_POINTWISE_RELU_BWD, "ReLU backward",
+                {{CUDNN_ATTR_OPERATION_POINTWISE_DYDESC, dy},
+                 {CUDNN_ATTR_OPERATION_POINTWISE_XDESC, x},
+                 {CUDNN_ATTR_OPERATION_POINTWISE_DXDESC, dx}});
 }
 
 void Graph::sums(TensorOf x, TensorOf sum, TensorOf sum_of_squares) {
@@ -118,26 +126,6 @@ void Graph::sums(TensorOf x, TensorOf sum, TensorOf sum_of_squares) {
       .link(CUDNN_ATTR_OPERATION_GENSTATS_SUMDESC, *sum.descriptor)
       .link(CUDNN_ATTR_OPERATION_GENSTATS_SQSUMDESC, *sum_of_squares.descriptor)
       .finalize("sums");
-}
-
-void Graph::pointwise(cudnnPointwiseMode_t mode, TensorOf x, TensorOf b, TensorOf y) {
-  const Descriptor& how = pointwise_of(mode);
-  operation(CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR)
-      .link(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, how)
-      .link(CUDNN_ATTR_OPERATION_POINTWISE_XDESC, *x.descriptor)
-      .link(CUDNN_ATTR_OPERATION_POINTWISE_BDESC, *b.descriptor)
-      .link(CUDNN_ATTR_OPERATION_POINTWISE_YDESC, *y.descriptor)
-      .finalize("pointwise of two");
-}
-
-void Graph::relu_backward(TensorOf dy, TensorOf x, TensorOf dx) {
-  const Descriptor& how = pointwise_of(CUDNN_POINTWISE_RELU_BWD);
-  operation(CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR)
-      .link(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, how)
-      .link(CUDNN_ATTR_OPERATION_POINTWISE_DYDESC, *dy.descriptor)
-      .link(CUDNN_ATTR_OPERATION_POINTWISE_XDESC, *x.descriptor)
-      .link(CUDNN_ATTR_OPERATION_POINTWISE_DXDESC, *dx.descriptor)
-      .finalize("ReLU backward");
 }
 
 void Graph::norm_gradients(const NormGradients& of) {

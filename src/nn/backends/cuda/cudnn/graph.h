@@ -3,6 +3,8 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <initializer_list>
+#include <utility>
 #include <vector>
 
 #include "dkfac/core/ops.h"
@@ -34,8 +36,8 @@ class Graph {
   };
   static constexpr std::int64_t kAlignment = 16;  ///< Bytes; of every tensor's memory.
 
-  [[nodiscard]] TensorOf tensor(std::int64_t id, cudnnDataType_t type, const Dims& dims);
-  [[nodiscard]] TensorOf between(std::int64_t id, cudnnDataType_t type, const Dims& dims);
+  [[nodiscard]] TensorOf tensor(std::int64_t id, cudnnDataType_t type, const Dims& dims,
+                                bool is_virtual = false);
   void forward(TensorOf x, TensorOf w, TensorOf y, const ops::Window& window);
   void backward_data(TensorOf dy, TensorOf w, TensorOf dx, const ops::Window& window);
   void backward_weights(TensorOf dy, TensorOf x, TensorOf dw, const ops::Window& window);
@@ -63,8 +65,9 @@ class Graph {
   Descriptor& keep(cudnnBackendDescriptorType_t type);
   Descriptor& operation(cudnnBackendDescriptorType_t type);
   [[nodiscard]] const Descriptor& convolution(const ops::Window& window);
-  [[nodiscard]] const Descriptor& pointwise_of(cudnnPointwiseMode_t mode);
-  TensorOf make_tensor(std::int64_t id, cudnnDataType_t type, const Dims& dims, bool is_virtual);
+  using Operand = std::pair<cudnnBackendAttributeName_t, TensorOf>;
+  void add_pointwise(cudnnPointwiseMode_t mode, const char* what,
+                     std::initializer_list<Operand> operands);
   std::deque<Descriptor> kept_;  ///< Addresses are stable.
   std::vector<const Descriptor*> operations_;
 };

@@ -56,36 +56,24 @@ bool is_captured(Stream stream) {
   return code != cudaSuccess || status != cudaStreamCaptureStatusNone;
 }
 
-/// The file of measured choices, shared by the threads of the process.
+/// Scope of one use of the file of measured choices, which the threads of the process share.
 class SharedFile {
  public:
-  static std::optional<EngineChoice> find(const std::string& path, const std::string& key) {
-    const std::lock_guard lock(mutex());
-    return open(path).find(key);
+  explicit SharedFile(const std::string& path) : lock_(mutex()) {
+    if (!file() || file()->path() != path) file().emplace(path);
   }
-  static void add(const std::string& path, const std::string& key, const EngineChoice& choice) {
-    const std::lock_guard lock(mutex());
-    open(path).add(key, choice);
-  }
-  static std::optional<bool> find_fusion(const std::string& path, const std::string& key) {
-    const std::lock_guard lock(mutex());
-    return open(path).find_fusion(key);
-  }
-  static void add_fusion(const std::string& path, const std::string& key, bool used) {
-    const std::lock_guard lock(mutex());
-    open(path).add_fusion(key, used);
-  }
+  PlanFile* operator->() { return &*file(); }
 
  private:
   static std::mutex& mutex() {
     static std::mutex one;
     return one;
   }
-  static PlanFile& open(const std::string& path) {
-    static std::optional<PlanFile> file;
-    if (!file || file->path() != path) file.emplace(path);
-    return *file;
+  static std::optional<PlanFile>& file() {
+    static std::optional<PlanFile> one;
+    return one;
   }
+  std::lock_guard<std::mutex> lock_;
 };
 
 }  // namespace
@@ -204,7 +192,7 @@ Way Library::make(const ConvWork& work) {
   const Limits limits = limits_of(work, options);
   Way made;
   std::optional<EngineChoice> known;
-  if (!options.file.empty()) known = SharedFile::find(options.file, key_of(work));
+  if (!options.file.empty()) known = SharedFile(options.file)->find(key_of(work));
   const CompiledPlans compiled(key_of(work), options.compiled);
   const Descriptor graph = conv_graph(work).finish(target);
   if (known) made.plan = plan_of(graph, target, limits, *known, &compiled);
@@ -261,11 +249,11 @@ bool Library::is_faster(const ConvWork& work, const std::function<bool()>& measu
   if (way.plan == nullptr) return false;
   if (way.is_faster) return *way.is_faster;
   const std::string file = conv_plan_options().file, key = key_of(work) + " beside two passes";
-  if (!file.empty()) way.is_faster = SharedFile::find_fusion(file, key);
+  if (!file.empty()) way.is_faster = SharedFile(file)->find_fusion(key);
   if (way.is_faster) return *way.is_faster;
   way.is_faster = measure();
   // Without a plan it did not run, which another run may do.
-  if (!file.empty() && way.plan != nullptr) SharedFile::add_fusion(file, key, *way.is_faster);
+  if (!file.empty() && way.plan != nullptr) SharedFile(file)->add_fusion(key, *way.is_faster);
   return *way.is_faster;
 }
 
@@ -320,7 +308,7 @@ void Library::measure(Context& ctx, cudnnHandle_t handle, const ConvWork& work, 
   }
   way.is_settled = true;
   way.seconds = best;
-  if (!options.file.empty()) SharedFile::add(options.file, key_of(work), way.plan->choice());
+  if (!options.file.empty()) SharedFile(options.file)->add(key_of(work), way.plan->choice());
 }
 
 double Library::seconds_of(Context& ctx, cudnnHandle_t handle, const Plan& plan, Memory memory) {

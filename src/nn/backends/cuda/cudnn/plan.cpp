@@ -101,7 +101,7 @@ Plan::Plan(const Target& target, Descriptor config, const CompiledPlans* compile
   const auto turn = keeps ? compiled->turn(choice_.text()) : std::unique_lock<std::mutex>();
   const auto kept = keeps ? compiled->find(choice_.text()) : std::nullopt;
   if (!kept || !restore(target, *kept)) {
-    compile(target);
+    build(target);
     const std::string text =
         keeps ? plan_.text(CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION) : std::string{};
     if (!text.empty()) compiled->add(choice_.text(), text);
@@ -109,23 +109,20 @@ Plan::Plan(const Target& target, Descriptor config, const CompiledPlans* compile
   workspace_ = plan_.number(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE);
 }
 
-void Plan::compile(const Target& target) {
+void Plan::build(const Target& target, const std::string* text) {
   plan_ = Descriptor(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
-  plan_.link(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config_);
+  if (text == nullptr) plan_.link(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config_);
   if (target.handle != nullptr) plan_.set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, target.handle);
   if (target.properties != nullptr)
     plan_.link(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, *target.properties);
-  plan_.finalize("execution plan");
+  if (text != nullptr)
+    plan_.set(CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION, std::span<const char>(*text));
+  plan_.finalize(text == nullptr ? "execution plan" : "execution plan that was kept");
 }
 
 bool Plan::restore(const Target& target, const std::string& text) {
   try {
-    plan_ = Descriptor(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
-    if (target.handle != nullptr) plan_.set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, target.handle);
-    if (target.properties != nullptr)
-      plan_.link(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, *target.properties);
-    plan_.set(CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION, std::span<const char>(text));
-    plan_.finalize("execution plan that was kept");
+    build(target, &text);
     return true;
   } catch (const Failure&) {
     return false;
@@ -161,22 +158,22 @@ Found find_plans(const Descriptor& graph, const Target& target, const Limits& li
     }
     found.plans.push_back(std::move(plan));
   };
-  for (const auto mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK}) {
-    if (found.plans.size() == most) break;
+  const auto unless_refused = [&](const auto& attempt) {
     try {
-      for (Descriptor& config : proposals(graph, target, mode)) {
-        if (found.plans.size() == most) break;
-        try {
-          consider(std::move(config));
-        } catch (const Failure& failure) {
-          if (!failure.is_refusal()) throw;
-          refusals.add(failure.what());
-        }
-      }
+      attempt();
     } catch (const Failure& failure) {
       if (!failure.is_refusal()) throw;
       refusals.add(failure.what());
     }
+  };
+  for (const auto mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK}) {
+    if (found.plans.size() == most) break;
+    unless_refused([&] {
+      for (Descriptor& config : proposals(graph, target, mode)) {
+        if (found.plans.size() == most) break;
+        unless_refused([&] { consider(std::move(config)); });
+      }
+    });
   }
   found.refusals = refusals.text();
   return found;

@@ -45,7 +45,8 @@ class Plan {
                void* workspace) const;
 
  private:
-  void compile(const Target& target);
+  /// Compiles the plan, or reads compiled code from its text.
+  void build(const Target& target, const std::string* text = nullptr);
   [[nodiscard]] bool restore(const Target& target, const std::string& text);
   Descriptor config_, plan_;
   EngineChoice choice_;
