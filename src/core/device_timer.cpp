@@ -3,41 +3,26 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <utility>
 
 #include "core/cuda/measure.h"
 #include "core/cuda/runtime.h"
 
 namespace dkfac {
 
-TimedEvent::TimedEvent(Device device) : device_(device) {
-  if (device.is_cuda()) native_ = cuda::create_timed_event(device);
-}
-
-TimedEvent::~TimedEvent() {
-  if (native_ != nullptr) cuda::destroy_event(device_, native_);
-}
-
-TimedEvent::TimedEvent(TimedEvent&& other) noexcept
-    : device_(other.device_), native_(std::exchange(other.native_, nullptr)), at_(other.at_) {}
-
-TimedEvent& TimedEvent::operator=(TimedEvent&& other) noexcept {
-  std::swap(device_, other.device_);
-  std::swap(native_, other.native_);
-  std::swap(at_, other.at_);
-  return *this;
-}
+TimedEvent::TimedEvent(Device device)
+    : device_(device),
+      native_(device.is_cuda() ? cuda::create_timed_event(device) : nullptr, {device}) {}
 
 void TimedEvent::record(Stream stream) {
-  if (native_ != nullptr) return cuda::record(device_, native_, stream.native());
+  if (native_ != nullptr) return cuda::record(device_, native_.get(), stream.native());
   at_ = std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-bool TimedEvent::done() const { return native_ == nullptr || cuda::done(device_, native_); }
+bool TimedEvent::done() const { return native_ == nullptr || cuda::done(device_, native_.get()); }
 
 double TimedEvent::seconds(const TimedEvent& from, const TimedEvent& to) {
   if (from.native_ == nullptr) return to.at_ - from.at_;
-  return cuda::seconds_between(from.device_, from.native_, to.native_);
+  return cuda::seconds_between(from.device_, from.native_.get(), to.native_.get());
 }
 
 double median_seconds(Context& ctx, const std::function<void()>& work) {

@@ -24,8 +24,8 @@ void Stream::synchronize() const {
 void Stream::wait(const Event& event) const {
   if (event.device_.is_cuda()) {
     if (event.native_ == nullptr) return;
-    if (device_.is_cuda()) return cuda::stream_wait(device_, native_, event.native_);
-    if (!has_wait_watches()) return cuda::synchronize(event.device_, event.native_);
+    if (device_.is_cuda()) return cuda::stream_wait(device_, native_, event.native_.get());
+    if (!has_wait_watches()) return cuda::synchronize(event.device_, event.native_.get());
     Backoff backoff;
     while (!event.done()) backoff.poll(poll_wait_watches);
     return;
@@ -35,32 +35,17 @@ void Stream::wait(const Event& event) const {
 
 bool Stream::progress() const { return queue_ == nullptr || queue_->progress(); }
 
-Event::Event(Device device) : device_(device) {
-  if (device_.is_cuda()) native_ = cuda::create_event(device_);
+void DestroyEvent::operator()(CUevent_st* event) const noexcept {
+  cuda::destroy_event(device, event);
 }
 
-Event::~Event() {
-  if (native_ != nullptr) cuda::destroy_event(device_, native_);
-}
-
-Event::Event(Event&& other) noexcept
-    : device_(other.device_),
-      queue_(std::move(other.queue_)),
-      ticket_(std::exchange(other.ticket_, 0)),
-      native_(std::exchange(other.native_, nullptr)) {}
-
-Event& Event::operator=(Event&& other) noexcept {
-  std::swap(device_, other.device_);
-  std::swap(queue_, other.queue_);
-  std::swap(ticket_, other.ticket_);
-  std::swap(native_, other.native_);
-  return *this;
-}
+Event::Event(Device device)
+    : device_(device), native_(device.is_cuda() ? cuda::create_event(device) : nullptr, {device}) {}
 
 void Event::record(Stream stream) {
   DKFAC_CHECK(stream.device() == device_, "[event] an event of ", device_,
               " cannot be recorded on a stream of ", stream.device());
-  if (device_.is_cuda()) return cuda::record(device_, native_, stream.native());
+  if (device_.is_cuda()) return cuda::record(device_, native_.get(), stream.native());
   if (stream.queue() == nullptr) {
     queue_.reset();
     ticket_ = 0;
@@ -71,7 +56,7 @@ void Event::record(Stream stream) {
 }
 
 bool Event::done() const {
-  if (native_ != nullptr) return cuda::done(device_, native_);
+  if (native_ != nullptr) return cuda::done(device_, native_.get());
   return queue_ == nullptr || queue_->done(ticket_);
 }
 

@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "core/cuda/copy_functors.h"
 #include "support/not_finite.h"
 
 // Device functors of linear algebra, run on the host.
@@ -29,12 +30,12 @@ std::int64_t first_of(std::int64_t i, std::int64_t count, Map map) {
 }
 
 TEST(LinalgFunctors, KnowWhatIsFinite) {
-  EXPECT_TRUE(is_finite(0.0));
-  EXPECT_TRUE(is_finite(-std::numeric_limits<float>::max()));
-  EXPECT_TRUE(is_finite(std::numeric_limits<double>::denorm_min()));
-  EXPECT_FALSE(is_finite(kNan));
-  EXPECT_FALSE(is_finite(kInf));
-  EXPECT_FALSE(is_finite(-kInf));
+  EXPECT_FALSE(element::is_bad(0.0));
+  EXPECT_FALSE(element::is_bad(-std::numeric_limits<float>::max()));
+  EXPECT_FALSE(element::is_bad(std::numeric_limits<double>::denorm_min()));
+  EXPECT_TRUE(element::is_bad(kNan));
+  EXPECT_TRUE(element::is_bad(kInf));
+  EXPECT_TRUE(element::is_bad(-kInf));
 }
 
 /// Diagonals of batches of 3x3 matrices with row stride 4 and batch stride 13, among NaN.
@@ -127,8 +128,8 @@ TEST(LinalgFunctors, FindABadElementInTheLowerTriangleAlone) {
 TEST(LinalgFunctors, Transpose) {
   const std::vector<float> from{1, 2, -1, 3, 4, -1};
   std::vector<float> to(8, -1);
-  const LoadElement<float> load{from.data(), 3};
-  const StoreTransposed<float> store{to.data(), 4};
+  const LoadAt<float> load{from.data(), 3, 1};
+  const StoreAt<float> store{to.data(), 1, 4};
   over(2, 2, [&](auto r, auto c) { store(r, c, load(r, c)); });
   EXPECT_EQ(to, (std::vector<float>{1, 3, -1, -1, 2, 4, -1, -1}));
 }

@@ -10,6 +10,7 @@
 
 #include "core/cuda/gram_functors.h"
 #include "core/cuda/matrix_functors.h"
+#include "core/cuda/triangle_functors.h"
 #include "support/not_finite.h"
 #include "support/reference.h"
 
@@ -206,7 +207,7 @@ TEST(MatrixKernels, MirrorScaleAndShiftWithoutReadingWhatTheyReplace) {
   for (std::int64_t r = 0; r < kD; ++r)
     for (std::int64_t c = 0; c <= r; ++c) at(r, c) = static_cast<double>(10 * r + c);
   const cuda::LoadStrictLower<double> load{a.data(), kRow};
-  const cuda::StoreSymmetric<double> store{a.data(), kRow};
+  const cuda::StoreStrictlyUpper<double> store{a.data(), kRow};
   EXPECT_EQ(load(0, 1), 0);  // and not the NaN there
   for (std::int64_t r = 0; r < kD; ++r)
     for (std::int64_t c = 0; c < kD; ++c) store(r, c, load(r, c));

@@ -52,16 +52,17 @@ class DKFAC_API Stream {
   CUstream_st* native_;
 };
 
+/// Deleter of the native form of an Event.
+struct DKFAC_API DestroyEvent {
+  Device device;
+  void operator()(CUevent_st* event) const noexcept;
+};
+
 /// Marker of a point in the work of a stream; may be recorded again. An event that was never
 /// recorded is complete. Keeps the host queue on which it was recorded alive.
 class DKFAC_API Event {
  public:
   explicit Event(Device device = Device::cpu());
-  ~Event();
-  Event(const Event&) = delete;
-  Event& operator=(const Event&) = delete;
-  Event(Event&& other) noexcept;
-  Event& operator=(Event&& other) noexcept;
 
   void record(Stream stream);
   [[nodiscard]] bool done() const;  ///< Never blocks and advances nothing.
@@ -71,7 +72,7 @@ class DKFAC_API Event {
   Device device_;
   std::shared_ptr<HostQueue> queue_;
   std::uint64_t ticket_ = 0;
-  CUevent_st* native_ = nullptr;
+  std::unique_ptr<CUevent_st, DestroyEvent> native_;
 };
 
 /// Owner of a host queue or a non-blocking CUDA stream. Its destructor drops unfinished host work.

@@ -2,6 +2,7 @@
 
 #include "core/backend_linalg.h"
 #include "core/cpu/matrix.h"
+#include "core/cuda/copy_functors.h"
 #include "core/cuda/linalg_functors.h"
 #include "core/cuda/solver_call.h"
 #include "core/shared/cuda/device_guard.h"
@@ -35,8 +36,8 @@ void decompose(Context& ctx, TensorView a, TensorView w, std::int32_t* info) {
                                 device_workspace(scratch, on_device), on_device,
                                 host_workspace(ctx, on_host), on_host, info),
                "cusolverDnXsyevd");
-  for_each_transposed<T>(ctx.stream(), d, d, LoadElement<T>{vectors, d},
-                         StoreTransposed<T>{a.data<T>(), row});
+  for_each_transposed<T>(ctx.stream(), d, d, LoadAt<T>{vectors, d, 1},
+                         StoreAt<T>{a.data<T>(), 1, row});
   for_each(ctx.stream(), 1, ReportNotFinite{bad, info, static_cast<std::int32_t>(d + 1)});
 }
 

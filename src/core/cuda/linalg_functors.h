@@ -3,16 +3,11 @@
 #include <cstdint>
 
 #include "core/shared/cuda/device_code.h"
+#include "core/shared/element.h"
 
 /// Functors of dense linear algebra beside the library calls. Matrix i of a batch starts at
 /// data + i*batch; its element (r, c) is at [r*row + c].
 namespace dkfac::cuda {
-
-/// Returns false for NaN and infinities of either sign.
-template <class T>
-DKFAC_HD bool is_finite(T x) {
-  return x - x == T{0};
-}
 
 /// Reduction operator of reduce_rows() for the first (least) index.
 struct First {
@@ -31,7 +26,7 @@ struct BadPivot {
   DKFAC_HD std::int64_t operator()(std::int64_t i, std::int64_t k) const {
     if (info[i] > 0 && k >= info[i] - 1) return First::kNone;
     const T pivot = data[i * batch + k * row + k];
-    return pivot > T{0} && is_finite(pivot) ? First::kNone : k;
+    return pivot > T{0} && !element::is_bad(pivot) ? First::kNone : k;
   }
 };
 
@@ -111,7 +106,7 @@ struct LowerNotFinite {
   std::int64_t d, row;
   DKFAC_HD std::int32_t operator()(std::int64_t, std::int64_t k) const {
     const std::int64_t r = k / d, c = k % d;
-    return c <= r && !is_finite(data[r * row + c]) ? 1 : 0;
+    return c <= r ? element::is_bad(data[r * row + c]) : 0;
   }
 };
 struct StoreFlag {
@@ -137,22 +132,6 @@ struct ReportNotFinite {
   std::int32_t value;
   DKFAC_HD void operator()(std::int64_t) const {
     if (*bad != 0) *info = value;
-  }
-};
-
-/// Loads for for_each_transposed(), which copies element (r, c) of from to (c, r) of to.
-template <class T>
-struct LoadElement {
-  const T* from;
-  std::int64_t row;
-  DKFAC_HD T operator()(std::int64_t r, std::int64_t c) const { return from[r * row + c]; }
-};
-template <class T>
-struct StoreTransposed {
-  T* to;
-  std::int64_t row;
-  DKFAC_HD void operator()(std::int64_t r, std::int64_t c, T value) const {
-    to[c * row + r] = value;
   }
 };
 

@@ -1,6 +1,7 @@
 #include "core/backend_linalg.h"
 #include "core/cpu/matrix.h"
 #include "core/cuda/matrix_functors.h"
+#include "core/cuda/triangle_functors.h"
 #include "core/shared/cuda/launch.cuh"
 #include "core/shared/element.h"
 
@@ -26,7 +27,7 @@ void symmetrize(Context& ctx, TensorView a) {
     T* data = a.data<T>();
     const std::int64_t row = row_stride(a);
     for_each_transposed<T>(ctx.stream(), a.dim(0), a.dim(0), LoadStrictLower<T>{data, row},
-                           StoreSymmetric<T>{data, row});
+                           StoreStrictlyUpper<T>{data, row});
   });
 }
 

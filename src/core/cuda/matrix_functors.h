@@ -17,16 +17,6 @@ struct LoadStrictLower {
   }
 };
 
-/// Stores (r, c) of the strict lower triangle at (c, r).
-template <class T>
-struct StoreSymmetric {
-  T* data;
-  std::int64_t row;
-  DKFAC_HD void operator()(std::int64_t r, std::int64_t c, T value) const {
-    if (c < r) data[c * row + r] = value;
-  }
-};
-
 template <class T>
 struct AddToDiagonal {
   T* data;

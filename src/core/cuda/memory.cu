@@ -174,6 +174,16 @@ DeviceMemory& memory_of(Device device) {
   return (*all)[device.index];
 }
 
+/// Scope in which the calling thread uses the memory of a device, and the device.
+struct Locked {
+  DeviceGuard guard;
+  DeviceMemory& memory;
+  std::unique_lock<std::mutex> lock;
+
+  explicit Locked(Device device) : guard(device), memory(memory_of(device)), lock(memory.mutex) {}
+  DeviceMemory* operator->() const { return &memory; }
+};
+
 /// Number of captures of this thread.
 thread_local int captures_here = 0;
 
@@ -216,38 +226,32 @@ void use_stream(Device device, CUstream_st* stream) {
   DKFAC_CHECK(stream != cudaStreamPerThread,
               "[stream] cudaStreamPerThread is another stream in every thread; make one with "
               "cudaStreamCreateWithFlags");
-  const DeviceGuard guard(device);
-  DeviceMemory& memory = memory_of(device);
-  const std::scoped_lock lock(memory.mutex);
-  memory.make(device);
-  memory.users.push_back(stream);
+  Locked memory(device);
+  memory->make(device);
+  memory->users.push_back(stream);
 }
 
 void leave_stream(Device device, CUstream_st* stream) noexcept {
-  const DeviceGuard guard(device);
-  DeviceMemory& memory = memory_of(device);
-  const std::scoped_lock lock(memory.mutex);
-  const auto found = std::find(memory.users.begin(), memory.users.end(), stream);
-  if (found == memory.users.end()) return;
-  memory.users.erase(found);
+  Locked memory(device);
+  const auto found = std::find(memory->users.begin(), memory->users.end(), stream);
+  if (found == memory->users.end()) return;
+  memory->users.erase(found);
   // Blocks that it uses may be freed once it is no longer among the users. A stream being captured
   // is not followed: the owner of a graph keeps its memory alive.
-  (void)memory.follow(stream);
+  (void)memory->follow(stream);
 }
 
 std::byte* allocate(Device device, CUstream_st* stream, std::size_t bytes) {
   check_no_capture(bytes);
-  const DeviceGuard guard(device);
-  DeviceMemory& memory = memory_of(device);
-  std::unique_lock lock(memory.mutex);
-  memory.make(device);
-  memory.release_held();
+  Locked memory(device);
+  memory->make(device);
+  memory->release_held();
   void* data = nullptr;
-  cudaError_t code = cudaMallocFromPoolAsync(&data, bytes, memory.pool, memory.stream);
+  cudaError_t code = cudaMallocFromPoolAsync(&data, bytes, memory->pool, memory->stream);
   if (is_too_large(code, bytes)) {
     (void)cudaGetLastError();
-    memory.trim(device, lock);
-    code = cudaMallocFromPoolAsync(&data, bytes, memory.pool, memory.stream);
+    memory->trim(device, memory.lock);
+    code = cudaMallocFromPoolAsync(&data, bytes, memory->pool, memory->stream);
   }
   if (is_too_large(code, bytes)) {
     (void)cudaGetLastError();
@@ -255,9 +259,9 @@ std::byte* allocate(Device device, CUstream_st* stream, std::size_t bytes) {
   }
   check_runtime(code, "cudaMallocFromPoolAsync");
   try {
-    memory.lead(stream);
+    memory->lead(stream);
   } catch (...) {
-    (void)cudaFreeAsync(data, memory.stream);  // Not used yet.
+    (void)cudaFreeAsync(data, memory->stream);  // Not used yet.
     throw;
   }
   return static_cast<std::byte*>(data);
@@ -265,12 +269,10 @@ std::byte* allocate(Device device, CUstream_st* stream, std::size_t bytes) {
 
 bool trim_memory(Device device) {
   if (captures_here > 0) return false;
-  const DeviceGuard guard(device);
-  DeviceMemory& memory = memory_of(device);
-  std::unique_lock lock(memory.mutex);
-  if (memory.pool == nullptr || memory.stream == nullptr) return false;
-  memory.release_held();
-  memory.trim(device, lock);
+  Locked memory(device);
+  if (memory->pool == nullptr || memory->stream == nullptr) return false;
+  memory->release_held();
+  memory->trim(device, memory.lock);
   return true;
 }
 
@@ -294,21 +296,17 @@ std::optional<double> free_memory(Device device) {
 }
 
 void release(Device device, std::byte* bytes) noexcept {
-  const DeviceGuard guard(device);
-  DeviceMemory& memory = memory_of(device);
-  const std::scoped_lock lock(memory.mutex);
-  if (memory.captures > 0) return hold(memory.held, bytes);
-  memory.release(bytes);
+  Locked memory(device);
+  if (memory->captures > 0) return hold(memory->held, bytes);
+  memory->release(bytes);
 }
 
 std::byte* allocate_pinned(Device device, std::size_t bytes) {
   check_no_capture(bytes);
-  const DeviceGuard guard(device);
-  DeviceMemory& memory = memory_of(device);
-  const std::scoped_lock lock(memory.mutex);
-  memory.make(device);
-  memory.release_held();
-  if (std::byte* idle = take_idle(memory, bytes)) return idle;
+  Locked memory(device);
+  memory->make(device);
+  memory->release_held();
+  if (std::byte* idle = take_idle(memory.memory, bytes)) return idle;
   void* data = nullptr;
   const cudaError_t code = cudaHostAlloc(&data, bytes, cudaHostAllocDefault);
   if (code == cudaErrorMemoryAllocation) {
@@ -316,32 +314,27 @@ std::byte* allocate_pinned(Device device, std::size_t bytes) {
     return nullptr;
   }
   check_runtime(code, "cudaHostAlloc");
-  memory.pinned[static_cast<std::byte*>(data)] = bytes;
+  memory->pinned[static_cast<std::byte*>(data)] = bytes;
   return static_cast<std::byte*>(data);
 }
 
 void release_pinned(Device device, std::byte* bytes) noexcept {
-  const DeviceGuard guard(device);
-  DeviceMemory& memory = memory_of(device);
-  const std::scoped_lock lock(memory.mutex);
-  if (memory.captures > 0) return hold(memory.held_pinned, bytes);
-  memory.release_pinned(bytes);
+  Locked memory(device);
+  if (memory->captures > 0) return hold(memory->held_pinned, bytes);
+  memory->release_pinned(bytes);
 }
 
 void hold_memory(Device device) {
-  DeviceMemory& memory = memory_of(device);
-  const std::scoped_lock lock(memory.mutex);
-  ++memory.captures;
+  Locked memory(device);
+  ++memory->captures;
   ++captures_here;
 }
 
 void let_memory_go(Device device) noexcept {
-  const DeviceGuard guard(device);
-  DeviceMemory& memory = memory_of(device);
-  const std::scoped_lock lock(memory.mutex);
+  Locked memory(device);
   --captures_here;
-  --memory.captures;
-  memory.release_held();
+  --memory->captures;
+  memory->release_held();
 }
 
 namespace {
@@ -356,25 +349,21 @@ std::int64_t attribute(cudaMemPool_t pool, cudaMemPoolAttr which) {
 
 MemoryUse pool_use(Device device) {
   check_device(device);
-  const DeviceGuard guard(device);
-  DeviceMemory& memory = memory_of(device);
-  const std::scoped_lock lock(memory.mutex);
-  memory.make(device);
-  return {.used = attribute(memory.pool, cudaMemPoolAttrUsedMemCurrent),
-          .peak_used = attribute(memory.pool, cudaMemPoolAttrUsedMemHigh),
-          .reserved = attribute(memory.pool, cudaMemPoolAttrReservedMemCurrent),
-          .peak_reserved = attribute(memory.pool, cudaMemPoolAttrReservedMemHigh)};
+  Locked memory(device);
+  memory->make(device);
+  return {.used = attribute(memory->pool, cudaMemPoolAttrUsedMemCurrent),
+          .peak_used = attribute(memory->pool, cudaMemPoolAttrUsedMemHigh),
+          .reserved = attribute(memory->pool, cudaMemPoolAttrReservedMemCurrent),
+          .peak_reserved = attribute(memory->pool, cudaMemPoolAttrReservedMemHigh)};
 }
 
 void reset_pool_peaks(Device device) {
   check_device(device);
-  const DeviceGuard guard(device);
-  DeviceMemory& memory = memory_of(device);
-  const std::scoped_lock lock(memory.mutex);
-  memory.make(device);
+  Locked memory(device);
+  memory->make(device);
   for (const cudaMemPoolAttr which : {cudaMemPoolAttrUsedMemHigh, cudaMemPoolAttrReservedMemHigh}) {
     unsigned long long zero = 0;  // The only allowed value.
-    check_runtime(cudaMemPoolSetAttribute(memory.pool, which, &zero), "cudaMemPoolSetAttribute");
+    check_runtime(cudaMemPoolSetAttribute(memory->pool, which, &zero), "cudaMemPoolSetAttribute");
   }
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 
 #include "dkfac/core/context.h"
 #include "dkfac/core/device.h"
@@ -13,11 +14,6 @@ namespace dkfac {
 class TimedEvent {
  public:
   explicit TimedEvent(Device device);
-  ~TimedEvent();
-  TimedEvent(const TimedEvent&) = delete;
-  TimedEvent& operator=(const TimedEvent&) = delete;
-  TimedEvent(TimedEvent&& other) noexcept;
-  TimedEvent& operator=(TimedEvent&& other) noexcept;
 
   void record(Stream stream);       ///< May be repeated.
   [[nodiscard]] bool done() const;  ///< Whether the last record() is complete. Never blocks.
@@ -27,7 +23,7 @@ class TimedEvent {
 
  private:
   Device device_;
-  CUevent_st* native_ = nullptr;
+  std::unique_ptr<CUevent_st, DestroyEvent> native_;
   double at_ = 0;  ///< Time of record() on the host, in seconds.
 };
 

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include "nn/backends/cuda/channel_packs.h"
 #include "support/not_finite.h"
 
 /// Reads and writes around the products of a convolution, against its definition; memory that must
@@ -164,7 +165,7 @@ TEST(ConvFunctors, PacksNeedChannelsAndAPlaceThatFit) {
   alignas(16) float to[8];
   const auto width_of = [](std::int64_t channels, const float* at) {
     std::size_t found = 0;
-    visit_width(channels, at, [&](auto width) { found = width(); });
+    with_width<float>(channels, are_aligned(at), [&](auto width) { found = width(); });
     return found;
   };
   EXPECT_EQ(width_of(8, to), 4U);

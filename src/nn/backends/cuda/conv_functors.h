@@ -134,17 +134,6 @@ struct StoreOutputs {
   }
 };
 
-/// Calls visit(width) with the number of elements that a kernel moves at once: as many as fill 16
-/// bytes where they divide `channels` and `to`, a result, begins at a multiple of that; else one.
-template <class T, class Visit>
-void visit_width(std::int64_t channels, const T* to, Visit&& visit) {
-  if (channels % static_cast<std::int64_t>(kPack<T>) == 0 && are_aligned(to)) {
-    visit(std::integral_constant<std::size_t, kPack<T>>{});
-  } else {
-    visit(std::integral_constant<std::size_t, 1>{});
-  }
-}
-
 /// Returns the number of images processed at once: equal parts except for the last, as many as fit
 /// but at least one.
 [[nodiscard]] inline std::int64_t images_at_once(std::int64_t images, std::int64_t bytes_of_one,

@@ -8,6 +8,7 @@
 #include "core/shared/cuda/linalg16.h"
 #include "nn/backends/backend_elementwise.h"
 #include "nn/backends/conv_backend.h"
+#include "nn/backends/cuda/channel_packs.h"
 #include "nn/backends/cuda/conv_functors.h"
 
 namespace dkfac::nn::cuda {
@@ -110,7 +111,7 @@ class ProductConv final : public ConvBackend {
       multiply(ctx, Trans::no, Trans::yes, patches, w, 0, sums);
       visit_floating(s.dtype, [&]<class T>(Type<T>) {
         using C = Computed<T>;
-        visit_width(s.group_out(), to.data<T>(), [&](auto width) {
+        with_width<T>(s.group_out(), are_aligned(to.data<T>()), [&](auto width) {
           for_each(ctx.stream(), to.numel() / static_cast<std::int64_t>(width()),
                    StoreOutputs<T, width()>{sums.data<C>(), bias.empty() ? nullptr : bias.data<C>(),
                                             to.data<T>(), pixels, s.groups, s.group_out()});
@@ -153,7 +154,7 @@ class ProductConv final : public ConvBackend {
           own.take(Shape{s.groups, pixels, s.patch()}, compute_dtype(s.dtype));
       multiply(ctx, Trans::no, Trans::no, from, w, 0, patches);
       visit_floating(s.dtype, [&]<class T>(Type<T>) {
-        visit_width(s.group_in(), to.data<T>(), [&](auto width) {
+        with_width<T>(s.group_in(), are_aligned(to.data<T>()), [&](auto width) {
           for_each(ctx.stream(), to.numel() / static_cast<std::int64_t>(width()),
                    SumOfPatches<T, width()>{ConvPlaces(part), patches.data<Computed<T>>(),
                                             to.data<T>()});
