@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "core/cuda/copy_functors.h"
+#include "core/shared/cuda/reduce_ops.h"
 #include "support/not_finite.h"
 
 // Device functors of linear algebra, run on the host.
@@ -117,10 +118,10 @@ TEST(LinalgFunctors, FindABadElementInTheLowerTriangleAlone) {
   data[3] = -kInf;
   EXPECT_EQ(bad(0, 2), 1);
   std::int32_t flag = 0, info = 0;
-  StoreFlag{&flag}(0, 1);
+  StoreEach<std::int32_t>{&flag}(0, 1);
   ReportNotFinite{&flag, &info, 3}(0);
   EXPECT_EQ(info, 3);
-  StoreFlag{&flag}(0, 0);
+  StoreEach<std::int32_t>{&flag}(0, 0);
   ReportNotFinite{&flag, &info, 9}(0);
   EXPECT_EQ(info, 3);
 }

@@ -22,7 +22,7 @@ void decompose(Context& ctx, TensorView a, TensorView w, std::int32_t* info) {
   T* vectors = scratch.take({d, d}, a.dtype()).data<T>();
   auto* bad = scratch.take({1}, DType::i32).data<std::int32_t>();
   reduce_rows<std::int32_t>(ctx, 1, d * d, Max<std::int32_t>{},
-                            LowerNotFinite<T>{a.data<T>(), d, row}, StoreFlag{bad});
+                            LowerNotFinite<T>{a.data<T>(), d, row}, StoreEach<std::int32_t>{bad});
   for_each_2d(ctx.stream(), d, d, CopyLower<T>{a.data<T>(), row, bad, vectors, d});
 
   std::size_t on_device = 0, on_host = 0;

@@ -109,10 +109,6 @@ struct LowerNotFinite {
     return c <= r ? element::is_bad(data[r * row + c]) : 0;
   }
 };
-struct StoreFlag {
-  std::int32_t* to;
-  DKFAC_HD void operator()(std::int64_t, std::int32_t value) const { *to = value; }
-};
 
 /// to[d,d], without gaps, = the lower triangle of data with zeros above; all zeros where *bad.
 template <class T>

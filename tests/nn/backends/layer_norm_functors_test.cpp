@@ -18,11 +18,11 @@ using namespace dkfac::testing;
 
 /// Reduces as a kernel does: from the end, in parts.
 template <class Term>
-RowPair sum_backwards(std::int64_t line, std::int64_t count, const Term& term) {
-  const AddRowPairs add;
-  RowPair total = add.identity();
+SumPair sum_backwards(std::int64_t line, std::int64_t count, const Term& term) {
+  const AddPairs add;
+  SumPair total = add.identity();
   for (std::int64_t end = count; end > 0; end -= 3) {
-    RowPair part = add.identity();
+    SumPair part = add.identity();
     for (std::int64_t k = end - 1; k >= 0 && k >= end - 3; --k) part = add(term(line, k), part);
     total = add(part, total);
   }
@@ -32,7 +32,7 @@ RowPair sum_backwards(std::int64_t line, std::int64_t count, const Term& term) {
 struct Rows {
   static constexpr std::int64_t kRows = 5, kChannels = 7;
   std::vector<double> x, dy, gamma, beta, mean, inv_std, y, dx, scale_grad, shift_grad;
-  std::vector<RowPair> sums;
+  std::vector<SumPair> sums;
 
   explicit Rows(double center) {
     Random random(1);
@@ -60,7 +60,7 @@ struct Rows {
     const NormalizeRow<double> normalize{rows, gamma.data(), beta.data(), y.data()};
     const RowGradientTerm<double> terms{rows, gamma.data(), dy.data()};
     for (std::int64_t r = kRows; r-- > 0;)
-      StoreRowPair{sums.data()}(r, sum_backwards(r, kChannels, terms));
+      StoreEach<SumPair>{sums.data()}(r, sum_backwards(r, kChannels, terms));
     const NormalizeRowBackward<double> backward{terms, sums.data(), dx.data()};
     for (std::int64_t i = kRows * kChannels; i-- > 0;) {
       normalize(i / kChannels, i % kChannels);

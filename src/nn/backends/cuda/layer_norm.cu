@@ -19,8 +19,8 @@ void normalize_rows(Context& ctx, double epsilon, ConstTensorView x, ConstTensor
   const std::int64_t rows = x.dim(0), channels = x.dim(1);
   visit_floating(x.dtype(), [&]<class T>(Type<T>) {
     using C = Computed<T>;
-    dkfac::cuda::reduce_rows<RowPair>(
-        ctx, rows, channels, AddRowPairs{}, RowMomentTerm<T>{x.data<T>(), channels},
+    dkfac::cuda::reduce_rows<SumPair>(
+        ctx, rows, channels, AddPairs{}, RowMomentTerm<T>{x.data<T>(), channels},
         StoreRowMoments<T>{x.data<T>(), channels, epsilon, mean.data<C>(), inv_std.data<C>()});
     dkfac::cuda::for_each_2d(ctx.stream(), rows, channels,
                              NormalizeRow<T>{normalized_rows<T>(x, mean, inv_std), gamma.data<C>(),
@@ -33,8 +33,8 @@ void row_norm_gradients(Context& ctx, ConstTensorView x, ConstTensorView mean,
                         TensorView shift_grad) {
   visit_floating(x.dtype(), [&]<class T>(Type<T>) {
     using C = Computed<T>;
-    dkfac::cuda::reduce_cols<RowPair>(
-        ctx, x.dim(1), x.dim(0), AddRowPairs{},
+    dkfac::cuda::reduce_cols<SumPair>(
+        ctx, x.dim(1), x.dim(0), AddPairs{},
         ChannelGradientTerm<T>{normalized_rows<T>(x, mean, inv_std), dy.data<T>()},
         StoreChannelGradients<C>{scale_grad.data<C>(), shift_grad.data<C>()});
   });
@@ -46,12 +46,12 @@ void normalize_rows_backward(Context& ctx, ConstTensorView x, ConstTensorView ga
   const std::int64_t rows = x.dim(0), channels = x.dim(1);
   if (rows == 0) return;
   Scratch scratch(ctx);
-  auto* sums = static_cast<RowPair*>(scratch.take(Shape{rows, 2}, DType::f64).raw());
+  auto* sums = static_cast<SumPair*>(scratch.take(Shape{rows, 2}, DType::f64).raw());
   visit_floating(x.dtype(), [&]<class T>(Type<T>) {
     const RowGradientTerm<T> terms{normalized_rows<T>(x, mean, inv_std), gamma.data<Computed<T>>(),
                                    dy.data<T>()};
-    dkfac::cuda::reduce_rows<RowPair>(ctx, rows, channels, AddRowPairs{}, terms,
-                                      StoreRowPair{sums});
+    dkfac::cuda::reduce_rows<SumPair>(ctx, rows, channels, AddPairs{}, terms,
+                                      StoreEach<SumPair>{sums});
     dkfac::cuda::for_each_2d(ctx.stream(), rows, channels,
                              NormalizeRowBackward<T>{terms, sums, dx.data<T>()});
   });

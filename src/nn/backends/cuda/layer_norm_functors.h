@@ -5,20 +5,15 @@
 
 #include "core/shared/cuda/convert.h"
 #include "core/shared/cuda/device_code.h"
+#include "core/shared/cuda/reduce_ops.h"
 #include "nn/backends/dtype.h"
 
 /// Elements and sums in the kernels of layer normalisation of x[rows,c]. Sums are f64.
 namespace dkfac::nn::cuda {
 
-struct RowPair {
-  double first, second;
-};
-struct AddRowPairs {
-  DKFAC_HD RowPair identity() const { return {0, 0}; }
-  DKFAC_HD RowPair operator()(RowPair a, RowPair b) const {
-    return {a.first + b.first, a.second + b.second};
-  }
-};
+using dkfac::cuda::AddPairs;
+using dkfac::cuda::StoreEach;
+using dkfac::cuda::SumPair;
 
 /// Sums of x - x_0 and of its square, with x_0 the first element of the row. x_0 is at most sqrt(c)
 /// deviations from the mean, so the variance from these sums is off by at most c roundings of f64,
@@ -28,7 +23,7 @@ struct RowMomentTerm {
   const T* x;
   std::int64_t channels;
 
-  DKFAC_HD RowPair operator()(std::int64_t row, std::int64_t channel) const {
+  DKFAC_HD SumPair operator()(std::int64_t row, std::int64_t channel) const {
     const T* of_row = x + row * channels;
     const double d =
         dkfac::cuda::widened<double>(of_row[channel]) - dkfac::cuda::widened<double>(of_row[0]);
@@ -43,7 +38,7 @@ struct StoreRowMoments {
   Computed<T>* mean;
   Computed<T>* inv_std;
 
-  DKFAC_HD void operator()(std::int64_t row, RowPair sums) const {
+  DKFAC_HD void operator()(std::int64_t row, SumPair sums) const {
     const auto n = static_cast<double>(channels);
     const double shift = sums.first / n, variance = sums.second / n - shift * shift;
     const double first = dkfac::cuda::widened<double>(x[row * channels]);
@@ -91,21 +86,17 @@ struct RowGradientTerm {
     const T of_output = dy[row * normalized.channels + channel];
     return dkfac::cuda::widened<Computed<T>>(of_output) * gamma[channel];
   }
-  DKFAC_HD RowPair operator()(std::int64_t row, std::int64_t channel) const {
+  DKFAC_HD SumPair operator()(std::int64_t row, std::int64_t channel) const {
     const auto g = static_cast<double>(gradient(row, channel));
     return {g, g * static_cast<double>(normalized(row, channel))};
   }
-};
-struct StoreRowPair {
-  RowPair* to;
-  DKFAC_HD void operator()(std::int64_t row, RowPair sums) const { to[row] = sums; }
 };
 
 /// dx = (g - mean(g) - xhat * mean(g * xhat)) / std, with means over the row.
 template <class T>
 struct NormalizeRowBackward {
   RowGradientTerm<T> terms;
-  const RowPair* sums;
+  const SumPair* sums;
   T* dx;
 
   DKFAC_HD void operator()(std::int64_t row, std::int64_t channel) const {
@@ -127,7 +118,7 @@ struct ChannelGradientTerm {
   NormalizedRows<T> normalized;
   const T* dy;
 
-  DKFAC_HD RowPair operator()(std::int64_t channel, std::int64_t row) const {
+  DKFAC_HD SumPair operator()(std::int64_t channel, std::int64_t row) const {
     const double g = dkfac::cuda::widened<double>(dy[row * normalized.channels + channel]);
     return {g * static_cast<double>(normalized(row, channel)), g};
   }
@@ -136,7 +127,7 @@ template <class C>
 struct StoreChannelGradients {
   C* scale_grad;
   C* shift_grad;
-  DKFAC_HD void operator()(std::int64_t channel, RowPair sums) const {
+  DKFAC_HD void operator()(std::int64_t channel, SumPair sums) const {
     scale_grad[channel] = static_cast<C>(sums.first);
     shift_grad[channel] = static_cast<C>(sums.second);
   }

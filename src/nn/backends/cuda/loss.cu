@@ -27,9 +27,9 @@ void loss(Context& ctx, ConstTensorView logits, Targets targets, double scale, T
   reduce_rows<double>(ctx, n, classes, dkfac::cuda::Sum<double>{},
                       ClassLoss<T, Targets>{x, classes, targets, rows, scale,
                                             grad.empty() ? nullptr : grad.data<T>()},
-                      StoreLoss{losses});
-  reduce_rows<LossPair>(ctx, 1, n, AddPairs{}, LoadPair{losses, rows.correct},
-                        AddToSums{sums.data<double>()});
+                      StoreEach<double>{losses});
+  reduce_rows<SumPair>(ctx, 1, n, AddPairs{}, LoadPair{losses, rows.correct},
+                       AddToSums{sums.data<double>()});
 }
 
 LabelTargets label_targets(ConstTensorView labels, double smoothing, std::int64_t classes) {
@@ -69,7 +69,7 @@ void count_in_top(Context& ctx, ConstTensorView logits, ConstTensorView labels, 
                         BeforeLabel<T>{logits.data<T>(), labels.data<std::int32_t>(), classes},
                         StoreInTop{static_cast<double>(k), hits});
   });
-  reduce_rows<double>(ctx, 1, n, sum, LoadHit{hits}, AddToCount{count.data<double>()});
+  reduce_rows<double>(ctx, 1, n, sum, LoadEach<double>{hits}, AddToCount{count.data<double>()});
 }
 
 void soften_labels(Context& ctx, ConstTensorView labels, double smoothing, TensorView targets) {
@@ -92,16 +92,17 @@ void sigmoid_loss(Context& ctx, ConstTensorView outputs, ConstTensorView targets
   const std::int64_t n = outputs.dim(0), count = outputs.dim(1);
   if (n == 0) return;
   Scratch scratch(ctx);
-  auto* rows = static_cast<LossPair*>(scratch.take(Shape{n, 2}, DType::f64).raw());
+  auto* rows = static_cast<SumPair*>(scratch.take(Shape{n, 2}, DType::f64).raw());
   visit_computing(outputs.dtype(), [&]<class T>(Type<T>) {
-    reduce_rows<LossPair>(
+    reduce_rows<SumPair>(
         ctx, n, count, AddPairs{},
         SigmoidLoss<T>{outputs.data<T>(), targets.data<T>(), count, static_cast<T>(scale),
                        grad.empty() ? nullptr : grad.data<T>()},
-        StorePair{rows});
+        StoreEach<SumPair>{rows});
   });
   if (sums.empty()) return;
-  reduce_rows<LossPair>(ctx, 1, n, AddPairs{}, LoadRowPair{rows}, AddToSums{sums.data<double>()});
+  reduce_rows<SumPair>(ctx, 1, n, AddPairs{}, LoadEach<SumPair>{rows},
+                       AddToSums{sums.data<double>()});
 }
 
 }  // namespace dkfac::nn::cuda

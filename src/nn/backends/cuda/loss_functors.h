@@ -7,6 +7,7 @@
 
 #include "core/shared/cuda/convert.h"
 #include "core/shared/cuda/device_code.h"
+#include "core/shared/cuda/reduce_ops.h"
 #include "core/shared/element.h"
 #include "core/shared/keyed_random.h"
 #include "nn/backends/sample_choice.h"
@@ -16,7 +17,11 @@
 /// of its exponentials, in one reduction, and once for loss and gradient.
 namespace dkfac::nn::cuda {
 
+using dkfac::cuda::AddPairs;
+using dkfac::cuda::LoadEach;
 using dkfac::cuda::rounded;
+using dkfac::cuda::StoreEach;
+using dkfac::cuda::SumPair;
 using dkfac::cuda::widened;
 
 /// The largest of some numbers and the first position that has it; NaN wins.
@@ -155,33 +160,19 @@ struct ClassLoss {
   }
 };
 
-struct StoreLoss {
-  double* losses;
-  DKFAC_HD void operator()(std::int64_t row, double loss) const { losses[row] = loss; }
-};
-
-/// Sums of a batch; `correct`: samples, or the entropy of targets.
-struct LossPair {
-  double loss, correct;
-};
-struct AddPairs {
-  DKFAC_HD LossPair identity() const { return {0, 0}; }
-  DKFAC_HD LossPair operator()(const LossPair& a, const LossPair& b) const {
-    return {a.loss + b.loss, a.correct + b.correct};
-  }
-};
+/// Loss and correctness of a sample.
 struct LoadPair {
   const double* losses;
   const double* correct;
-  DKFAC_HD LossPair operator()(std::int64_t, std::int64_t row) const {
+  DKFAC_HD SumPair operator()(std::int64_t, std::int64_t row) const {
     return {losses[row], correct[row]};
   }
 };
 struct AddToSums {
   double* sums;
-  DKFAC_HD void operator()(std::int64_t, const LossPair& total) const {
-    sums[0] += total.loss;
-    sums[1] += total.correct;
+  DKFAC_HD void operator()(std::int64_t, const SumPair& total) const {
+    sums[0] += total.first;
+    sums[1] += total.second;
   }
 };
 
@@ -208,10 +199,6 @@ struct StoreInTop {
   DKFAC_HD void operator()(std::int64_t row, double before) const {
     hits[row] = before < bound ? 1.0 : 0.0;
   }
-};
-struct LoadHit {
-  const double* hits;
-  DKFAC_HD double operator()(std::int64_t, std::int64_t row) const { return hits[row]; }
 };
 struct AddToCount {
   double* count;
@@ -332,20 +319,12 @@ struct SigmoidLoss {
   std::int64_t count;  ///< Of a row.
   T scale;
   T* grad;
-  DKFAC_HD LossPair operator()(std::int64_t row, std::int64_t k) const {
+  DKFAC_HD SumPair operator()(std::int64_t row, std::int64_t k) const {
     const std::int64_t i = row * count + k;
     const SigmoidTerms<T> terms = sigmoid_terms(outputs[i], targets[i]);
     if (grad != nullptr) grad[i] = scale * terms.residual;
     return {static_cast<double>(terms.loss), static_cast<double>(target_entropy(targets[i]))};
   }
-};
-struct StorePair {
-  LossPair* rows;
-  DKFAC_HD void operator()(std::int64_t row, const LossPair& sum) const { rows[row] = sum; }
-};
-struct LoadRowPair {
-  const LossPair* rows;
-  DKFAC_HD LossPair operator()(std::int64_t, std::int64_t row) const { return rows[row]; }
 };
 
 }  // namespace dkfac::nn::cuda
