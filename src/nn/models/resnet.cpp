@@ -8,17 +8,23 @@
 namespace dkfac::nn {
 namespace {
 
-constexpr std::int64_t kWidth = 64;
-
-std::int64_t width_of(const ModelOptions& options) {
-  return options.width > 0 ? options.width : kWidth;
+std::int64_t width_of(const ModelOptions& options, std::int64_t published = 64) {
+  return options.width > 0 ? options.width : published;
 }
 
-/// Adds four stages; the first block of all but the first stage halves the map. make(shape) gives a
-/// block of `expansion` * shape.width channels.
-template <class MakeBlock>
-void add_stages(Sequential& net, std::int64_t width, const std::array<int, 4>& blocks,
-                std::int64_t expansion, MakeBlock&& make) {
+/// Adds the 3x3 stem of a network for small images.
+void add_small_stem(Sequential& net, std::int64_t width, const ModelOptions& options) {
+  const FirstConv first = add_whitening(net, options, conv_options(3));
+  net.add<Conv2d>("conv1", first.in, width, first.options)
+      .add<BatchNorm2d>("bn1", width, norm_options(options, activation_of(options)));
+}
+
+/// Adds stages of `blocks` blocks; the first block of all but the first stage halves the map.
+/// make(shape) gives a block of `expansion` * shape.width channels. Returns the channels behind the
+/// last one.
+template <std::size_t stages, class MakeBlock>
+std::int64_t add_stages(Sequential& net, std::int64_t width, const std::array<int, stages>& blocks,
+                        std::int64_t expansion, MakeBlock&& make) {
   std::int64_t channels = width;
   for (std::size_t stage = 0; stage < blocks.size(); ++stage) {
     auto layers = std::make_unique<Sequential>();
@@ -29,11 +35,22 @@ void add_stages(Sequential& net, std::int64_t width, const std::array<int, 4>& b
     }
     net.add("layer" + std::to_string(stage + 1), std::move(layers));
   }
+  return channels;
 }
 
-void add_classifier(Sequential& net, std::int64_t channels, const ModelOptions& options) {
-  net.add<GlobalPool>("avgpool", PoolKind::average).add<Linear>("fc", channels, options.classes);
+void add_classifier(Sequential& net, const std::string& pool, std::int64_t channels,
+                    const ModelOptions& options) {
+  net.add<GlobalPool>(pool, PoolKind::average).add<Linear>("fc", channels, options.classes);
   add_logit_scale(net, options);
+}
+
+/// Adds the stages and the classifier of a network of basic blocks.
+void add_basic_blocks(Sequential& net, const std::array<int, 4>& blocks,
+                      const ModelOptions& options) {
+  const std::int64_t channels = add_stages(
+      net, width_of(options), blocks, 1,
+      [&](const BlockShape& shape) { return basic_block(shape, Shortcut::projection, options); });
+  add_classifier(net, "avgpool", channels, options);
 }
 
 /// Adds what follows the stem's last convolution.
@@ -46,9 +63,10 @@ void add_norm_and_pool(Sequential& net, const ModelOptions& options) {
 void add_bottlenecks(Sequential& net, const std::array<int, 4>& blocks, Shortcut shortcut,
                      const ModelOptions& options) {
   add_norm_and_pool(net, options);
-  add_stages(net, width_of(options), blocks, kExpansion,
-             [&](const BlockShape& shape) { return bottleneck_block(shape, shortcut, options); });
-  add_classifier(net, 8 * kExpansion * width_of(options), options);
+  const std::int64_t channels = add_stages(
+      net, width_of(options), blocks, kExpansion,
+      [&](const BlockShape& shape) { return bottleneck_block(shape, shortcut, options); });
+  add_classifier(net, "avgpool", channels, options);
 }
 
 /// Returns the 7x7 convolution of the stem.
@@ -67,29 +85,42 @@ std::unique_ptr<Layer> make_bottlenecks(const ModelOptions& options,
   return net;
 }
 
+/// Makes a network for images of CIFAR: a stem, then three stages of `blocks` blocks with width, 2
+/// width and 4 width channels; the depth is 6 blocks + 2.
+std::unique_ptr<Layer> make_cifar_resnet(const ModelOptions& options, int blocks) {
+  check_image(options, 4);
+  const std::int64_t width = width_of(options, 16);
+  auto net = std::make_unique<Sequential>();
+  add_small_stem(*net, width, options);
+  const std::int64_t channels = add_stages(
+      *net, width, std::array{blocks, blocks, blocks}, 1,
+      [&](const BlockShape& shape) { return basic_block(shape, Shortcut::pad, options); });
+  add_classifier(*net, "pool", channels, options);
+  return net;
+}
+
 }  // namespace
+
+std::unique_ptr<Layer> make_resnet20(const ModelOptions& options) {
+  return make_cifar_resnet(options, 3);
+}
+
+std::unique_ptr<Layer> make_resnet32(const ModelOptions& options) {
+  return make_cifar_resnet(options, 5);
+}
 
 std::unique_ptr<Layer> make_resnet18(const ModelOptions& options) {
   check_image(options, 8);
-  const std::int64_t width = width_of(options);
   auto net = std::make_unique<Sequential>();
-  const FirstConv first = add_whitening(*net, options, conv_options(3));
-  net->add<Conv2d>("conv1", first.in, width, first.options)
-      .add<BatchNorm2d>("bn1", width, norm_options(options, activation_of(options)));
-  add_stages(*net, width, {2, 2, 2, 2}, 1, [&](const BlockShape& shape) {
-    return basic_block(shape, Shortcut::projection, options);
-  });
-  add_classifier(*net, 8 * width, options);
+  add_small_stem(*net, width_of(options), options);
+  add_basic_blocks(*net, {2, 2, 2, 2}, options);
   return net;
 }
 
 std::unique_ptr<Layer> make_resnet34(const ModelOptions& options) {
   auto net = make_stem(options);
   add_norm_and_pool(*net, options);
-  add_stages(*net, width_of(options), {3, 4, 6, 3}, 1, [&](const BlockShape& shape) {
-    return basic_block(shape, Shortcut::projection, options);
-  });
-  add_classifier(*net, 8 * width_of(options), options);
+  add_basic_blocks(*net, {3, 4, 6, 3}, options);
   return net;
 }
 
