@@ -14,7 +14,7 @@
 #include "nn/nn_support.h"
 #include "support/near.h"
 
-/// train_gradients_by_sample() on host and device against sums in f64.
+/// train_gradients_by_sample() on a device against sums in f64.
 namespace dkfac::testing {
 
 struct SampleCase {
@@ -81,8 +81,8 @@ class SampleProblem {
     const nn::ChannelGradients out{
         sum_g, centered, of_scale, of_shift, {coefficient(0), coefficient(1), coefficient(2)}};
     if (by_sample) {
-      nn::kernels::train_gradients_by_sample(at, s, x, affine, grad, {}, gamma, inv_std, out,
-                                             of_samples);
+      nn::cuda::train_gradients_by_sample(at, s, x, affine, grad, {}, gamma, inv_std, out,
+                                          of_samples);
     } else {
       nn::kernels::train_gradients(at, s, x, affine, grad, {}, gamma, inv_std, out);
     }

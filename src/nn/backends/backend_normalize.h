@@ -62,14 +62,17 @@ DKFAC_KERNEL(void, norm_gradients, const NormShape& shape, ConstTensorView gamma
 DKFAC_KERNEL(void, train_gradients, const NormShape& shape, ConstTensorView x, const Affine& affine,
              const OutputGrad& grad, TensorView masked, ConstTensorView gamma,
              ConstTensorView inv_std, const ChannelGradients& out);
+namespace cuda {
 /// train_gradients() by way of the gradients of each sample: of_samples[samples,2,c], of the type
 /// that x is computed in, has the sums over the positions of a sample of g * (x - mean) * inv_std,
 /// that of the scale, and of g, that of the shift. `out` follows from their sums over the samples
 /// of a group, so it differs from that of train_gradients() by rounding. The samples are
-/// consecutive runs of rows of one length. BatchNorm2d calls it on a device alone.
-DKFAC_KERNEL(void, train_gradients_by_sample, const NormShape& shape, ConstTensorView x,
-             const Affine& affine, const OutputGrad& grad, TensorView masked, ConstTensorView gamma,
-             ConstTensorView inv_std, const ChannelGradients& out, TensorView of_samples);
+/// consecutive runs of rows of one length.
+DKFAC_DEVICE_KERNEL(void, train_gradients_by_sample, const NormShape& shape, ConstTensorView x,
+                    const Affine& affine, const OutputGrad& grad, TensorView masked,
+                    ConstTensorView gamma, ConstTensorView inv_std, const ChannelGradients& out,
+                    TensorView of_samples);
+}  // namespace cuda
 /// norm_gradients() from sums of one group that are already available, f32 [c]: scale_grad = sum of
 /// g * (x - mean) * inv_std, shift_grad = sum of g. Writes the sums of gradient_sums() too.
 DKFAC_KERNEL(void, gradients_from_sums, const NormShape& shape, ConstTensorView scale_grad,

@@ -291,8 +291,8 @@ ConstTensorView BatchNorm2d::backward(Context& ctx, ConstTensorView grad_output,
     kernels::gradients_from_sums(ctx, s, sums.first, sums.second, scale(), of_batch.inv_std, made);
   } else if (by_sample) {
     of_samples = scratch.take(Shape{input_.dim(0), 2, channels_}, dtype);
-    kernels::train_gradients_by_sample(ctx, s, input_, affine, grad, masked, scale(),
-                                       of_batch.inv_std, made, of_samples);
+    cuda::train_gradients_by_sample(ctx, s, input_, affine, grad, masked, scale(), of_batch.inv_std,
+                                    made, of_samples);
   } else {
     kernels::train_gradients(ctx, s, input_, affine, grad, masked, scale(), of_batch.inv_std, made);
   }

@@ -106,37 +106,6 @@ void gradient_sums_of(Context& ctx, const NormShape& s, const Lines& lines, cons
       sum_g, sum_g_centered);
 }
 
-/// [groups,c] -> [samples,c]: those of each sample's group.
-TensorView of_each_sample(Scratch& scratch, std::int64_t samples, ConstTensorView x) {
-  const std::int64_t groups = x.dim(0), channels = x.dim(1);
-  const TensorView out = scratch.take(Shape{samples, channels}, x.dtype());
-  visit_computing(x.dtype(), [&]<class C>(Type<C>) {
-    for (std::int64_t i = 0; i < samples; ++i)
-      std::copy_n(x.data<C>() + i / (samples / groups) * channels, channels,
-                  out.data<C>() + i * channels);
-  });
-  return out;
-}
-
-/// of_samples of train_gradients_by_sample(), and their sums, from the two sums of each sample.
-template <class C>
-void finish_samples(const NormShape& s, const double* g, const double* g_centered, const C* inv_std,
-                    C* of_samples, double* sum_g, double* sum_g_centered, std::int64_t samples) {
-  std::fill_n(sum_g, s.groups * s.channels, 0.0);
-  std::fill_n(sum_g_centered, s.groups * s.channels, 0.0);
-  for (std::int64_t i = 0; i < samples; ++i) {
-    C* to = of_samples + 2 * i * s.channels;
-    const std::int64_t first = i / (samples / s.groups) * s.channels;
-    for (std::int64_t c = 0; c < s.channels; ++c) {
-      const std::int64_t k = i * s.channels + c;
-      to[c] = static_cast<C>(g_centered[k] * static_cast<double>(inv_std[first + c]));
-      to[s.channels + c] = static_cast<C>(g[k]);
-      sum_g[first + c] += g[k];
-      sum_g_centered[first + c] += g_centered[k];
-    }
-  }
-}
-
 template <class T, class Reader>
 void normalize_backward_of(Context& ctx, const NormShape& s, const Lines& lines, const T* x,
                            const Affine& affine, const Reader& reader, const GradCoefficients& k,
@@ -181,31 +150,6 @@ void gradient_sums(Context& ctx, const NormShape& s, ConstTensorView x, const Af
       masked.empty() ? run(Discard<T>{}) : run(Keep<T>{masked.data<T>(), s.rows * s.channels});
     });
   });
-}
-
-void train_gradients_by_sample(Context& ctx, const NormShape& s, ConstTensorView x,
-                               const Affine& affine, const OutputGrad& grad, TensorView masked,
-                               ConstTensorView gamma, ConstTensorView inv_std,
-                               const ChannelGradients& out, TensorView of_samples) {
-  const std::int64_t samples = of_samples.dim(0);
-  Scratch scratch(ctx);
-  const auto expanded = [&](ConstTensorView view) {
-    return of_each_sample(scratch, samples, view);
-  };
-  const Affine of_sample{{expanded(affine.mean.mean), expanded(affine.mean.rest)},
-                         expanded(affine.scale),
-                         expanded(affine.shift)};
-  const TensorView g = scratch.take(Shape{samples, s.channels}, DType::f64);
-  const TensorView g_centered = scratch.take(Shape{samples, s.channels}, DType::f64);
-  gradient_sums(ctx, {samples, s.groups * s.rows / samples, s.channels}, x, of_sample, grad, masked,
-                g, g_centered);
-  visit_computing(inv_std.dtype(), [&]<class C>(Type<C>) {
-    finish_samples(s, g.data<double>(), g_centered.data<double>(), inv_std.data<C>(),
-                   of_samples.data<C>(), out.sum_g.data<double>(),
-                   out.sum_g_centered.data<double>(), samples);
-  });
-  norm_gradients(ctx, s, gamma, inv_std, out.sum_g, out.sum_g_centered, out.scale_grad,
-                 out.shift_grad, out.to);
 }
 
 void normalize_backward(Context& ctx, const NormShape& s, ConstTensorView x, const Affine& affine,
