@@ -61,15 +61,6 @@ void sum_rows(Context& ctx, ConstTensorView x, TensorView sums) {
   ops::col_sum(ctx, 1.0, rows, 0.0, sums);
 }
 
-void mix(Context&, double weight, ConstTensorView value, TensorView average) {
-  visit_computing(average.dtype(), [&]<class T>(Type<T>) {
-    const T a = static_cast<T>(weight);
-    const T* w = value.data<T>();
-    T* e = average.data<T>();
-    for (std::int64_t i = 0; i < average.numel(); ++i) e[i] += a * (w[i] - e[i]);
-  });
-}
-
 void exchange(Context&, TensorView a, TensorView b) {
   visit_computing(a.dtype(), [&]<class T>(Type<T>) {
     std::swap_ranges(a.data<T>(), a.data<T>() + a.numel(), b.data<T>());

@@ -24,6 +24,8 @@ void move(ConstTensorView a, ConstTensorView b, std::int64_t counts, Visit&& vis
 
 }  // namespace
 
+#include "nn/backends/map_kernels.inc"
+
 void repeat_row(Context& ctx, ConstTensorView row, TensorView y) {
   visit_floating(y.dtype(), [&]<class T>(Type<T>) {
     T* to = y.data<T>();
@@ -46,67 +48,6 @@ void sum_rows(Context& ctx, ConstTensorView x, TensorView sums) {
       sum_columns<1>(ctx.stream(), ColumnBlocks::whole(1, blocks.chunks, c, kLanes),
                      ColumnSums<double, 1>{parts, c}, store);
     });
-  });
-}
-
-void add(Context& ctx, ConstTensorView x, ConstTensorView z, TensorView y) {
-  visit_floating(y.dtype(), [&]<class T>(Type<T>) {
-    map<T>(ctx, x.data<T>(), z.data<T>(), y.data<T>(), y.numel(), Add{});
-  });
-}
-
-void scale(Context& ctx, ConstTensorView x, double factor, TensorView y) {
-  visit_floating(x.dtype(), [&]<class T>(Type<T>) {
-    using C = Computed<T>;
-    map<T>(ctx, x.data<T>(), nullptr, y.data<T>(), x.numel(), Times<C>{static_cast<C>(factor)});
-  });
-}
-
-void activate(Context& ctx, const Activation& activation, ConstTensorView x, TensorView y) {
-  if (activation.kind == ActivationKind::none && x.raw() == y.raw()) return;
-  visit_floating(x.dtype(), [&]<class T>(Type<T>) {
-    using C = Computed<T>;
-    for_activation<C>(activation, [&]<class Act>(Act act) {
-      map<T>(ctx, x.data<T>(), nullptr, y.data<T>(), x.numel(), Activate<Act, C>{act});
-    });
-  });
-}
-
-void activate_backward(Context& ctx, const Activation& activation, ConstTensorView y,
-                       ConstTensorView dy, TensorView dx) {
-  visit_floating(y.dtype(), [&]<class T>(Type<T>) {
-    using C = Computed<T>;
-    for_activation<C>(activation, [&]<class Act>(Act act) {
-      map<T>(ctx, y.data<T>(), dy.data<T>(), dx.data<T>(), y.numel(),
-             ActivateBackward<Act, C>{act});
-    });
-  });
-}
-
-void smooth(Context& ctx, SmoothKind kind, ConstTensorView x, TensorView y) {
-  visit_floating(x.dtype(), [&]<class T>(Type<T>) {
-    using C = Computed<T>;
-    for_smooth<C>(kind, [&]<class Act>(Act act) {
-      map<T>(ctx, x.data<T>(), nullptr, y.data<T>(), x.numel(), Activate<Act, C>{act});
-    });
-  });
-}
-
-void smooth_backward(Context& ctx, SmoothKind kind, ConstTensorView kept, ConstTensorView dy,
-                     TensorView dx) {
-  visit_floating(kept.dtype(), [&]<class T>(Type<T>) {
-    using C = Computed<T>;
-    for_smooth<C>(kind, [&]<class Act>(Act act) {
-      map<T>(ctx, kept.data<T>(), dy.data<T>(), dx.data<T>(), kept.numel(),
-             SmoothBackward<Act, C>{act});
-    });
-  });
-}
-
-void mix(Context& ctx, double weight, ConstTensorView value, TensorView average) {
-  visit_computing(average.dtype(), [&]<class T>(Type<T>) {
-    T* to = average.data<T>();
-    map<T>(ctx, value.data<T>(), to, to, average.numel(), Mix<T>{static_cast<T>(weight)});
   });
 }
 
