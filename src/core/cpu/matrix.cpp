@@ -31,6 +31,15 @@ void copy_tiles_to_upper(Matrix<T> a, std::int64_t d) {
   }
 }
 
+void scale(double beta, TensorView c, bool lower) {
+  if (beta == 1) return;
+  visit_computing(c.dtype(), [&]<class T>(Type<T>) {
+    const auto m = matrix_of<T>(c);
+    for (std::int64_t i = 0; i < c.dim(0); ++i)
+      scale_row(&m(i, 0), lower ? i + 1 : c.dim(1), T(beta));
+  });
+}
+
 }  // namespace
 
 void symmetrize(Context&, TensorView a) {
@@ -45,20 +54,8 @@ void add_diagonal(Context&, TensorView a, double value) {
   });
 }
 
-void scale_matrix(Context&, double beta, TensorView c) {
-  if (beta == 1) return;
-  visit_computing(c.dtype(), [&]<class T>(Type<T>) {
-    const auto m = matrix_of<T>(c);
-    for (std::int64_t i = 0; i < c.dim(0); ++i) scale_row(&m(i, 0), c.dim(1), T(beta));
-  });
-}
+void scale_matrix(Context&, double beta, TensorView c) { scale(beta, c, false); }
 
-void scale_lower(Context&, double beta, TensorView c) {
-  if (beta == 1) return;
-  visit_computing(c.dtype(), [&]<class T>(Type<T>) {
-    const auto m = matrix_of<T>(c);
-    for (std::int64_t i = 0; i < c.dim(0); ++i) scale_row(&m(i, 0), i + 1, T(beta));
-  });
-}
+void scale_lower(Context&, double beta, TensorView c) { scale(beta, c, true); }
 
 }  // namespace dkfac::cpu

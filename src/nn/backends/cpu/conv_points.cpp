@@ -13,8 +13,6 @@ namespace {
 
 using ops::Trans;
 
-bool is_dense(const ConvShape& s) { return s.window.stride_h == 1 && s.window.stride_w == 1; }
-
 template <class View>
 View matrix_of(View pixels) {
   return pixels.reshape(Shape{pixels.numel() / pixels.dim(3), pixels.dim(3)});
@@ -29,7 +27,7 @@ Shape rows_read(const ConvShape& s) { return {s.n * s.out_h * s.out_w, s.in}; }
 
 /// Returns the pixels that the convolution reads, as rows.
 ConstTensorView gather(Context& ctx, Scratch& scratch, const ConvShape& s, ConstTensorView x) {
-  if (is_dense(s)) return matrix_of(x);
+  if (s.is_dense()) return matrix_of(x);
   const TensorView rows = scratch.take(rows_read(s), x.dtype());
   ops::im2col(ctx, {s.n, s.h, s.w, s.in, s.window}, x, rows);
   return rows;
@@ -98,9 +96,9 @@ void pointwise_backward_weights(Context& ctx, const ConvShape& s, ConstTensorVie
 void pointwise_backward_data(Context& ctx, const ConvShape& s, ConstTensorView dy,
                              ConstTensorView weight, TensorView dx) {
   Scratch scratch(ctx);
-  const TensorView rows = is_dense(s) ? matrix_of(dx) : scratch.take(rows_read(s), dx.dtype());
+  const TensorView rows = s.is_dense() ? matrix_of(dx) : scratch.take(rows_read(s), dx.dtype());
   ops::gemm(ctx, Trans::no, Trans::no, 1.0, matrix_of(dy), weight_matrix(s, weight), 0.0, rows);
-  if (!is_dense(s)) spread(s, rows, dx);
+  if (!s.is_dense()) spread(s, rows, dx);
 }
 
 }  // namespace dkfac::nn::cpu

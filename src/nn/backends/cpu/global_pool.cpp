@@ -2,25 +2,12 @@
 #include <array>
 
 #include "nn/backends/backend_pool.h"
-#include "nn/backends/cpu/parallel.h"
 #include "nn/backends/cpu/pool_rows.h"
 #include "nn/backends/cpu/storage.h"
 #include "nn/backends/cuda/pool_functors.h"
 
-#include DKFAC_SIMD_HEADER
-
 namespace dkfac::nn::cpu {
 namespace {
-
-/// Calls body(image) for every image, vectorised.
-template <class Body>
-void for_images(const GlobalShape& s, const Body& body) {
-  parallel_for(s.n, grain_of(s.positions * s.c), [&](std::int64_t begin, std::int64_t end) {
-    dkfac::cpu::vectorized([&] {
-      for (std::int64_t image = begin; image < end; ++image) body(image);
-    });
-  });
-}
 
 template <class T>
 inline void average_image(const GlobalShape& s, const T* x, T* y) {
@@ -46,8 +33,9 @@ void global_average(Context&, const GlobalShape& s, ConstTensorView x, TensorVie
   visit_floating(x.dtype(), [&]<class T>(Type<T>) {
     const T* from = x.data<T>();
     T* to = y.data<T>();
-    for_images(
-        s, [&](std::int64_t i) { average_image(s, from + i * s.positions * s.c, to + i * s.c); });
+    for_images(s.n, s.positions * s.c, [&](std::int64_t i) {
+      average_image(s, from + i * s.positions * s.c, to + i * s.c);
+    });
   });
 }
 
@@ -57,7 +45,7 @@ void global_average_backward(Context&, const GlobalShape& s, ConstTensorView dy,
     const T* from = dy.data<T>();
     T* to = dx.data<T>();
     const C share = C{1} / static_cast<C>(s.positions);
-    for_images(s, [&](std::int64_t i) {
+    for_images(s.n, s.positions * s.c, [&](std::int64_t i) {
       const T* grad = from + i * s.c;
       for (std::int64_t p = 0; p < s.positions; ++p) {
         T* row = to + (i * s.positions + p) * s.c;
@@ -73,7 +61,7 @@ void global_max(Context&, const GlobalShape& s, ConstTensorView x, TensorView y,
     const T* from = x.data<T>();
     T* to = y.data<T>();
     auto* places = place.data<std::int32_t>();
-    for_images(s, [&](std::int64_t i) {
+    for_images(s.n, s.positions * s.c, [&](std::int64_t i) {
       take_nothing(s.c, to + i * s.c, places + i * s.c);
       for (std::int64_t p = 0; p < s.positions; ++p) {
         take_larger(s.c, p, from + (i * s.positions + p) * s.c, to + i * s.c, places + i * s.c);
@@ -88,7 +76,7 @@ void global_max_backward(Context&, const GlobalShape& s, ConstTensorView dy, Con
     const T* from = dy.data<T>();
     T* to = dx.data<T>();
     const auto* places = place.data<std::int32_t>();
-    for_images(s, [&](std::int64_t i) {
+    for_images(s.n, s.positions * s.c, [&](std::int64_t i) {
       T* image = to + i * s.positions * s.c;
       for (std::int64_t k = 0; k < s.positions * s.c; ++k) image[k] = T{};
       for (std::int64_t j = 0; j < s.c; ++j) {

@@ -8,7 +8,6 @@
 #include "nn/backends/cpu/storage.h"
 #include "nn/backends/cuda/loss_functors.h"
 #include "nn/backends/dtype.h"
-#include "nn/backends/smoothing.h"
 
 namespace dkfac::nn::cpu {
 namespace {
@@ -106,16 +105,6 @@ void batch_loss(Context& ctx, ConstTensorView logits, const MakeTarget& target, 
   sums.data<double>()[1] += static_cast<double>(hits);
 }
 
-/// Returns target(i) for labels.
-auto label_targets(ConstTensorView labels, double smoothing, std::int64_t classes) {
-  const SmoothedTargets t = smoothed_targets(smoothing, classes);
-  const std::int32_t* label = labels.data<std::int32_t>();
-  return [=](std::int64_t i) -> Smoothed {
-    const bool valid = label[i] >= 0 && label[i] < classes;
-    return {valid ? label[i] : kNoLabel, t.hit, t.elsewhere};
-  };
-}
-
 using cuda::AddNormal;
 using cuda::DrawBit;
 using cuda::DrawTargets;
@@ -128,7 +117,10 @@ using cuda::SoftmaxCurvature;
 
 void label_loss(Context& ctx, ConstTensorView logits, ConstTensorView labels, double smoothing,
                 double scale, TensorView grad, TensorView sums) {
-  const auto target = label_targets(labels, smoothing, logits.dim(1));
+  const auto all = cuda::label_targets(labels, smoothing, logits.dim(1));
+  const auto target = [=](std::int64_t i) {
+    return Smoothed{all.valid(i) ? all.labels[i] : kNoLabel, all.hit, all.elsewhere};
+  };
   visit_floating(logits.dtype(),
                  [&]<class T>(Type<T>) { batch_loss<T>(ctx, logits, target, scale, grad, sums); });
 }
@@ -164,16 +156,11 @@ void count_in_top(Context& ctx, ConstTensorView logits, ConstTensorView labels, 
 
 void soften(ConstTensorView labels, double smoothing, TensorView targets) {
   const std::int64_t classes = targets.dim(1);
-  const auto target = label_targets(labels, smoothing, classes);
   visit_computing(targets.dtype(), [&]<class T>(Type<T>) {
-    T* row = targets.data<T>();
-    for (std::int64_t i = 0; i < labels.numel(); ++i, row += classes) {
-      const Smoothed wanted = target(i);
-      for (std::int64_t k = 0; k < classes; ++k) {
-        row[k] = wanted.label == kNoLabel ? std::numeric_limits<T>::quiet_NaN()
-                                          : static_cast<T>(wanted.of(k));
-      }
-    }
+    const cuda::SoftenLabels<T> soft{cuda::label_targets(labels, smoothing, classes),
+                                     targets.data<T>()};
+    for (std::int64_t i = 0; i < labels.numel(); ++i)
+      for (std::int64_t k = 0; k < classes; ++k) soft(i, k);
   });
 }
 

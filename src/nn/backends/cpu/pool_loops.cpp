@@ -2,25 +2,12 @@
 #include <type_traits>
 
 #include "nn/backends/backend_pool.h"
-#include "nn/backends/cpu/parallel.h"
 #include "nn/backends/cpu/pool_rows.h"
 #include "nn/backends/cpu/storage.h"
 #include "nn/backends/cuda/pool_functors.h"
 
-#include DKFAC_SIMD_HEADER
-
 namespace dkfac::nn::cpu {
 namespace {
-
-/// Parallel over images, which are independent even where windows overlap.
-template <class Body>
-void for_images(const PoolShape& s, const Body& body) {
-  parallel_for(s.n, grain_of(s.h * s.w * s.c), [&](std::int64_t begin, std::int64_t end) {
-    dkfac::cpu::vectorized([&] {
-      for (std::int64_t image = begin; image < end; ++image) body(image);
-    });
-  });
-}
 
 struct Range {
   std::int64_t begin, end;
@@ -229,7 +216,7 @@ void max_pool(Context&, const PoolShape& s, ConstTensorView x, TensorView y, Ten
     const T* from = x.data<T>();
     T* to = y.data<T>();
     auto* places = place.data<std::int32_t>();
-    for_images(s, [&](std::int64_t i) {
+    for_images(s.n, s.h * s.w * s.c, [&](std::int64_t i) {
       max_pool_image(s, from + i * in, to + i * out, places + i * out);
     });
   });
@@ -245,7 +232,7 @@ void max_pool_backward(Context&, const PoolShape& s, ConstTensorView dy, ConstTe
     const T* from = dy.data<T>();
     T* to = dx.data<T>();
     const auto* places = place.data<std::int32_t>();
-    for_images(s, [&](std::int64_t i) {
+    for_images(s.n, s.h * s.w * s.c, [&](std::int64_t i) {
       max_pool_backward_image(s, from + i * out, places + i * out, to + i * in);
     });
   });
@@ -255,7 +242,7 @@ void average_pool(Context&, const PoolShape& s, ConstTensorView x, TensorView y)
   visit_floating(x.dtype(), [&]<class T>(Type<T>) {
     const T* from = x.data<T>();
     T* to = y.data<T>();
-    for_images(s, [&](std::int64_t i) {
+    for_images(s.n, s.h * s.w * s.c, [&](std::int64_t i) {
       average_pool_image(s, from + i * s.h * s.w * s.c, to + i * s.out_h * s.out_w * s.c);
     });
   });
@@ -265,7 +252,7 @@ void average_pool_backward(Context&, const PoolShape& s, ConstTensorView dy, Ten
   visit_floating(dy.dtype(), [&]<class T>(Type<T>) {
     const T* from = dy.data<T>();
     T* to = dx.data<T>();
-    for_images(s, [&](std::int64_t i) {
+    for_images(s.n, s.h * s.w * s.c, [&](std::int64_t i) {
       average_pool_backward_image(s, from + i * s.out_h * s.out_w * s.c, to + i * s.h * s.w * s.c);
     });
   });

@@ -2,10 +2,23 @@
 
 #include <cstdint>
 
+#include "nn/backends/cpu/parallel.h"
 #include "nn/backends/cpu/storage.h"
 
-/// Operations of pooling on one row of channels.
+#include DKFAC_SIMD_HEADER
+
+/// Traversal of images, and operations of pooling on one row of channels.
 namespace dkfac::nn::cpu {
+
+/// Calls body(image) for each of `count` images of `size` elements, vectorised, in parallel.
+template <class Body>
+void for_images(std::int64_t count, std::int64_t size, const Body& body) {
+  parallel_for(count, grain_of(size), [&](std::int64_t begin, std::int64_t end) {
+    dkfac::cpu::vectorized([&] {
+      for (std::int64_t image = begin; image < end; ++image) body(image);
+    });
+  });
+}
 
 /// y = max(y, x), with `position` in place[i] wherever x is larger, or where place[i] is -1, which
 /// marks an empty maximum.

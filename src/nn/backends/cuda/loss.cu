@@ -3,7 +3,6 @@
 #include "nn/backends/cuda/each.cuh"
 #include "nn/backends/cuda/loss_functors.h"
 #include "nn/backends/dtype.h"
-#include "nn/backends/smoothing.h"
 
 namespace dkfac::nn::cuda {
 namespace {
@@ -30,11 +29,6 @@ void loss(Context& ctx, ConstTensorView logits, Targets targets, double scale, T
                       StoreEach<double>{losses});
   reduce_rows<SumPair>(ctx, 1, n, AddPairs{}, LoadPair{losses, rows.correct},
                        AddToSums{sums.data<double>()});
-}
-
-LabelTargets label_targets(ConstTensorView labels, double smoothing, std::int64_t classes) {
-  const SmoothedTargets t = smoothed_targets(smoothing, classes);
-  return {labels.data<std::int32_t>(), classes, t.hit, t.elsewhere};
 }
 
 }  // namespace

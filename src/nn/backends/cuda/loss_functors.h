@@ -12,6 +12,7 @@
 #include "core/shared/keyed_random.h"
 #include "nn/backends/sample_choice.h"
 #include "nn/backends/sigmoid_terms.h"
+#include "nn/backends/smoothing.h"
 
 /// Functors of loss.cu, all in f64. A row of logits is read twice: once for its maximum and the sum
 /// of its exponentials, in one reduction, and once for loss and gradient.
@@ -76,6 +77,12 @@ struct LabelTargets {
     return k == labels[row] ? hit : elsewhere;
   }
 };
+
+[[nodiscard]] inline LabelTargets label_targets(ConstTensorView labels, double smoothing,
+                                                std::int64_t classes) {
+  const SmoothedTargets t = smoothed_targets(smoothing, classes);
+  return {labels.data<std::int32_t>(), classes, t.hit, t.elsewhere};
+}
 
 /// A distribution per row.
 template <class S>
