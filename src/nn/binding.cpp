@@ -6,25 +6,6 @@
 #include "dkfac/core/tensor.h"
 
 namespace dkfac::nn {
-namespace {
-
-/// Cuts views off the front of an arena.
-class Cutter {
- public:
-  explicit Cutter(TensorView arena) : arena_(arena) {}
-  TensorView next(const Shape& shape) {
-    const TensorView view = arena_.slice(0, used_, shape.numel()).reshape(shape);
-    used_ += shape.numel();
-    return view;
-  }
-
- private:
-  TensorView arena_;
-  std::int64_t used_ = 0;
-};
-
-}  // namespace
-
 ArenaSizes arena_sizes(Layer& root) {
   ArenaSizes sizes;
   // Sizes that overflow 64 bits are rejected at allocation.

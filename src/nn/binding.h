@@ -7,6 +7,22 @@
 
 namespace dkfac::nn {
 
+/// Cuts views off the front of an arena.
+template <class View>
+class Cutter {
+ public:
+  explicit Cutter(View arena) : arena_(arena) {}
+  View next(const Shape& shape) {
+    const View view = arena_.slice(0, used_, shape.numel()).reshape(shape);
+    used_ += shape.numel();
+    return view;
+  }
+
+ private:
+  View arena_;
+  std::int64_t used_ = 0;
+};
+
 /// Numbers of elements that a layer and its children need.
 struct ArenaSizes {
   std::int64_t parameters = 0;

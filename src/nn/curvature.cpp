@@ -2,18 +2,16 @@
 
 #include <vector>
 
-#include "dkfac/core/error.h"
 #include "dkfac/core/ops.h"
+
+#include "nn/loss/output_checks.h"
 
 namespace dkfac::nn {
 
 void curvature_along(Context& ctx, Model& model, ConstTensorView x, const OutputCurvature& loss,
                      std::span<const ConstTensorView> directions, TensorView sums) {
   const std::int64_t count = std::ssize(directions), pairs = count * (count + 1) / 2;
-  DKFAC_CHECK(
-      sums.shape() == Shape{pairs} && sums.dtype() == DType::f64 && sums.device() == ctx.device(),
-      "[curvature_along] sums are ", sums.dtype(), " ", sums.shape(), " on ", sums.device(),
-      "; they must be f64 [", pairs, "] on ", ctx.device());
+  check_sums("curvature_along", "sums are ", ctx.device(), pairs, sums);
   if (x.numel() == 0) return ops::fill(ctx, sums, 0);
   // Tangents live in the memory of the model, which its next pass takes.
   Scratch scratch(ctx);

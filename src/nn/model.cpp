@@ -114,14 +114,13 @@ void Model::round_parameters(Context& ctx) {
   const TensorView rounded = view_in(ctx, rounded_, values_.shape(), compute_);
   ops::cast(ctx, values_, rounded);
   if (!is_new) return;
-  std::int64_t begin = 0;
+  Cutter arena(rounded);
   visit([&](Layer& layer) {
     for (Parameter& p : layer.parameters()) {
-      const ConstTensorView own = rounded.slice(0, begin, p.shape.numel());
-      begin += p.shape.numel();
+      const ConstTensorView own = arena.next(p.shape);
       constexpr std::uintptr_t kWhole = 16;
       if (p.role == Role::weight && reinterpret_cast<std::uintptr_t>(own.raw()) % kWhole == 0)
-        p.rounded = own.reshape(p.shape);
+        p.rounded = own;
     }
   });
 }
@@ -158,12 +157,9 @@ ConstTensorView Model::tangent(Context& ctx, ConstTensorView direction) {
               "[model] '", name_, "': the direction is ", direction.dtype(), " ", direction.shape(),
               "; it must be ", dtype_, " ", values_.shape(), " without gaps");
   workspace_->release_all();
-  std::int64_t begin = 0;
+  Cutter arena(direction);
   visit([&](Layer& layer) {
-    for (Parameter& p : layer.parameters()) {
-      p.tangent = direction.slice(0, begin, p.shape.numel()).reshape(p.shape);
-      begin += p.shape.numel();
-    }
+    for (Parameter& p : layer.parameters()) p.tangent = arena.next(p.shape);
   });
   const ConstTensorView logits = root_->tangent(ctx, {});
   return compute_ == dtype_ ? logits : cast_into(ctx, logits, logits_, dtype_);
@@ -244,12 +240,11 @@ void average_buffers(Context& ctx, Model& model, comm::Communicator& comm) {
   if (!ctx.device().is_cuda()) ctx.stream().synchronize();
   kernels::scale(ctx, buffers, 1.0 / comm.size(), buffers);
   // The mean of equal values may differ from them in its last bit.
-  std::int64_t offset = 0;
+  Cutter arena(before);
   model.visit([&](Layer& layer) {
     for (const Buffer& b : layer.buffers()) {
-      const std::int64_t count = b.shape.numel();
-      if (b.constant) ops::copy(ctx, before.slice(0, offset, count), b.value.flat());
-      offset += count;
+      const ConstTensorView own = arena.next(b.shape);
+      if (b.constant) ops::copy(ctx, own, b.value);
     }
   });
 }
