@@ -6,14 +6,9 @@
 
 namespace dkfac {
 
-ExactProducts::ExactProducts(Context& ctx)
-    : ctx_(ctx), before_(std::exchange(ctx.impl().options.tf32, false)) {}
+ProductRounding::ProductRounding(Context& ctx, bool tf32)
+    : ctx_(ctx), before_(std::exchange(ctx.impl().options.tf32, tf32)) {}
 
-ExactProducts::~ExactProducts() { ctx_.impl().options.tf32 = before_; }
-
-RoundedProducts::RoundedProducts(Context& ctx, bool on)
-    : ctx_(ctx), before_(std::exchange(ctx.impl().options.tf32, ctx.tf32() || on)) {}
-
-RoundedProducts::~RoundedProducts() { ctx_.impl().options.tf32 = before_; }
+ProductRounding::~ProductRounding() { ctx_.impl().options.tf32 = before_; }
 
 }  // namespace dkfac

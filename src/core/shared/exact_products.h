@@ -4,32 +4,28 @@
 
 namespace dkfac {
 
-/// Scope in which f32 matrix products use exact f32 operands regardless of ContextOptions::tf32,
-/// for results that are small differences. Scopes nest.
-class ExactProducts {
+/// Scope in which f32 matrix products on a device may round their operands to TF32 or not,
+/// regardless of ContextOptions::tf32. Scopes nest.
+class ProductRounding {
  public:
-  explicit ExactProducts(Context& ctx);
-  ~ExactProducts();
-  ExactProducts(const ExactProducts&) = delete;
-  ExactProducts& operator=(const ExactProducts&) = delete;
+  ProductRounding(Context& ctx, bool tf32);
+  ~ProductRounding();
+  ProductRounding(const ProductRounding&) = delete;
+  ProductRounding& operator=(const ProductRounding&) = delete;
 
  private:
   Context& ctx_;
   bool before_;
 };
 
-/// Scope in which f32 matrix products on a device may round their operands to TF32 where `on`, as
-/// with ContextOptions::tf32. Scopes nest with those of ExactProducts.
-class RoundedProducts {
- public:
-  RoundedProducts(Context& ctx, bool on);
-  ~RoundedProducts();
-  RoundedProducts(const RoundedProducts&) = delete;
-  RoundedProducts& operator=(const RoundedProducts&) = delete;
+/// Scope of exact f32 operands, for results that are small differences.
+struct ExactProducts : ProductRounding {
+  explicit ExactProducts(Context& ctx) : ProductRounding(ctx, false) {}
+};
 
- private:
-  Context& ctx_;
-  bool before_;
+/// Scope in which operands may be rounded where `on`, or where they may be anyway.
+struct RoundedProducts : ProductRounding {
+  RoundedProducts(Context& ctx, bool on) : ProductRounding(ctx, ctx.tf32() || on) {}
 };
 
 }  // namespace dkfac

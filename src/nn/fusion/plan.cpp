@@ -68,6 +68,13 @@ void for_each_pair(Layer& root, Fusion what, const F& f) {
   });
 }
 
+/// Calls f(link) on the pairs of all fusions.
+template <class F>
+void for_all_links(Layer& root, const F& f) {
+  for (const Fusion what : kFusions)
+    for_each_pair(root, what, [&](ConvFusion::Link& link, BatchNorm2d&) { f(link); });
+}
+
 }  // namespace
 
 void fuse(Layer& root, Fusion what, FusionUse use) {
@@ -109,22 +116,18 @@ void set_fusion_choices(Layer& root, std::string_view choices) {
 
 bool has_measured_fusions(Layer& root) {
   bool has = false;
-  for (const Fusion what : kFusions)
-    for_each_pair(root, what,
-                  [&](const ConvFusion::Link& link, BatchNorm2d&) { has |= link.is_measured; });
+  for_all_links(root, [&](const ConvFusion::Link& link) { has |= link.is_measured; });
   return has;
 }
 
 MeasuredFusions::MeasuredFusions(Layer& root, const WorkTimer& timer) : root_(root) {
-  for (const Fusion what : kFusions)
-    for_each_pair(root_, what, [&](ConvFusion::Link& link, BatchNorm2d&) {
-      if (link.is_measured) link.timer = &timer;
-    });
+  for_all_links(root_, [&](ConvFusion::Link& link) {
+    if (link.is_measured) link.timer = &timer;
+  });
 }
 
 MeasuredFusions::~MeasuredFusions() {
-  for (const Fusion what : kFusions)
-    for_each_pair(root_, what, [](ConvFusion::Link& link, BatchNorm2d&) { link.timer = nullptr; });
+  for_all_links(root_, [](ConvFusion::Link& link) { link.timer = nullptr; });
 }
 
 FusedPairs fused_pairs(Layer& root, Fusion what) {
