@@ -45,20 +45,16 @@ DKFAC_KERNEL(void, running_factors, const NormChannels& channels, TensorView fac
 /// signs: signs_shape(), where has_signs(); or empty.
 DKFAC_KERNEL(void, normalize, const NormShape& shape, ConstTensorView x, const Affine& affine,
              ConstTensorView addend, const Activation& activation, TensorView y, TensorView signs);
-/// sum_g = sum over rows of g, sum_g_centered = sum of g * (x - mean), both f64 [groups,c]; g
-/// itself goes to `masked`, which may be the memory of the addend, unless that is empty. Reads x,
-/// dy, the addend and y, or its signs, once.
-DKFAC_KERNEL(void, gradient_sums, const NormShape& shape, ConstTensorView x, const Affine& affine,
-             const OutputGrad& grad, TensorView masked, TensorView sum_g,
-             TensorView sum_g_centered);
-/// Computes from the sums of gradient_sums() those of these three that are not empty: scale_grad[c]
-/// = sum over groups of sum_g_centered * inv_std, shift_grad[c] of sum_g; `to`: the coefficients
-/// [groups,c] of dx = gamma/std * (g - mean(g) - xhat * mean(g * xhat)), with means over the group
-/// and xhat = (x - mean)/std, as a*g + b*(x - mean) + c. gamma: [c].
+/// Computes from the sums of train_gradients() those of these three that are not empty:
+/// scale_grad[c] = sum over groups of sum_g_centered * inv_std, shift_grad[c] of sum_g; `to`: the
+/// coefficients [groups,c] of dx = gamma/std * (g - mean(g) - xhat * mean(g * xhat)), with means
+/// over the group and xhat = (x - mean)/std, as a*g + b*(x - mean) + c. gamma: [c].
 DKFAC_KERNEL(void, norm_gradients, const NormShape& shape, ConstTensorView gamma,
              ConstTensorView inv_std, ConstTensorView sum_g, ConstTensorView sum_g_centered,
              TensorView scale_grad, TensorView shift_grad, const NormCoefficients& to);
-/// gradient_sums() followed by norm_gradients().
+/// sum_g = sum over rows of g, sum_g_centered = sum of g * (x - mean), both f64 [groups,c], and
+/// what norm_gradients() computes from them; g itself goes to `masked`, which may be the memory of
+/// the addend, unless that is empty. Reads x, dy, the addend and y, or its signs, once.
 DKFAC_KERNEL(void, train_gradients, const NormShape& shape, ConstTensorView x, const Affine& affine,
              const OutputGrad& grad, TensorView masked, ConstTensorView gamma,
              ConstTensorView inv_std, const ChannelGradients& out);
@@ -74,7 +70,7 @@ DKFAC_DEVICE_KERNEL(void, train_gradients_by_sample, const NormShape& shape, Con
                     TensorView of_samples);
 }  // namespace cuda
 /// norm_gradients() from sums of one group that are already available, f32 [c]: scale_grad = sum of
-/// g * (x - mean) * inv_std, shift_grad = sum of g. Writes the sums of gradient_sums() too.
+/// g * (x - mean) * inv_std, shift_grad = sum of g. Writes the sums of train_gradients() too.
 DKFAC_KERNEL(void, gradients_from_sums, const NormShape& shape, ConstTensorView scale_grad,
              ConstTensorView shift_grad, ConstTensorView gamma, ConstTensorView inv_std,
              const ChannelGradients& out);

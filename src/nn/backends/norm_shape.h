@@ -60,7 +60,7 @@ struct OutputGrad {
   ConstTensorView dy, y;
   Activation activation;
   ConstTensorView signs = {};
-  ConstTensorView addend = {};  ///< For gradient_sums() on a device; else empty.
+  ConstTensorView addend = {};  ///< For train_gradients() on a device; else empty.
 };
 
 /// Whether normalize() can leave the signs of y: a byte for each 16 bytes of y, the k-th bit set

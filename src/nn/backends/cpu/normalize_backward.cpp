@@ -133,9 +133,9 @@ void normalize_backward_of(Context& ctx, const NormShape& s, const Lines& lines,
 
 }  // namespace
 
-void gradient_sums(Context& ctx, const NormShape& s, ConstTensorView x, const Affine& affine,
-                   const OutputGrad& grad, TensorView masked, TensorView sum_g,
-                   TensorView sum_g_centered) {
+void train_gradients(Context& ctx, const NormShape& s, ConstTensorView x, const Affine& affine,
+                     const OutputGrad& grad, TensorView masked, ConstTensorView gamma,
+                     ConstTensorView inv_std, const ChannelGradients& out) {
   DKFAC_CHECK(grad.addend.empty(),
               "[batch_norm] a gradient is left to be added on the host, where ",
               "residual blocks add theirs");
@@ -144,12 +144,14 @@ void gradient_sums(Context& ctx, const NormShape& s, ConstTensorView x, const Af
     Scratch scratch(ctx);
     for_reader<T>(scratch, s, lines, affine, grad, [&](const auto& reader) {
       const auto run = [&](const auto& sink) {
-        gradient_sums_of(ctx, s, lines, x.data<T>(), affine, reader, sink, sum_g.data<double>(),
-                         sum_g_centered.data<double>());
+        gradient_sums_of(ctx, s, lines, x.data<T>(), affine, reader, sink, out.sum_g.data<double>(),
+                         out.sum_g_centered.data<double>());
       };
       masked.empty() ? run(Discard<T>{}) : run(Keep<T>{masked.data<T>(), s.rows * s.channels});
     });
   });
+  norm_gradients(ctx, s, gamma, inv_std, out.sum_g, out.sum_g_centered, out.scale_grad,
+                 out.shift_grad, out.to);
 }
 
 void normalize_backward(Context& ctx, const NormShape& s, ConstTensorView x, const Affine& affine,

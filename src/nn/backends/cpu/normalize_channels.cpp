@@ -16,12 +16,4 @@ void train_moments(Context& ctx, const NormShape& s, ConstTensorView x,
   finish_moments(ctx, s, variance, channels, out);
 }
 
-void train_gradients(Context& ctx, const NormShape& s, ConstTensorView x, const Affine& affine,
-                     const OutputGrad& grad, TensorView masked, ConstTensorView gamma,
-                     ConstTensorView inv_std, const ChannelGradients& out) {
-  gradient_sums(ctx, s, x, affine, grad, masked, out.sum_g, out.sum_g_centered);
-  norm_gradients(ctx, s, gamma, inv_std, out.sum_g, out.sum_g_centered, out.scale_grad,
-                 out.shift_grad, out.to);
-}
-
 }  // namespace dkfac::nn::cpu

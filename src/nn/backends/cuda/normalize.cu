@@ -63,8 +63,8 @@ void with_gradient_rows(const NormShape& s, ConstTensorView x, const Affine& aff
   });
 }
 
-/// Calls finish(Type<C>)(group, 0, channel, Sums<2>) with the sums of gradient_sums(), C being the
-/// type that x is computed in.
+/// Calls finish(Type<C>)(group, 0, channel, Sums<2>) with the sums of train_gradients(), C being
+/// the type that x is computed in.
 template <class Finish>
 void sum_gradients(Context& ctx, const NormShape& s, ConstTensorView x, const Affine& affine,
                    const OutputGrad& grad, TensorView masked, Finish finish) {
@@ -159,14 +159,6 @@ void normalize(Context& ctx, const NormShape& s, ConstTensorView x, const Affine
                Normalize<T, W>{shares, from, plus, to, AffineValues<C>(affine), activation.kind,
                                celu_of<C>(activation), static_cast<std::uint8_t*>(signs.raw())});
     });
-  });
-}
-
-void gradient_sums(Context& ctx, const NormShape& s, ConstTensorView x, const Affine& affine,
-                   const OutputGrad& grad, TensorView masked, TensorView sum_g,
-                   TensorView sum_g_centered) {
-  sum_gradients(ctx, s, x, affine, grad, masked, [&]<class C>(Type<C>) {
-    return StoreTwo{sum_g.data<double>(), sum_g_centered.data<double>(), s.channels};
   });
 }
 

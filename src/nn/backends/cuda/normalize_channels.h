@@ -174,7 +174,7 @@ struct RunningFactor {
   C *factor, *rest;
 };
 
-/// Computes the sums of gradient_sums() for channel c from scale_grad = sum of g * (x - mean) *
+/// Computes the sums of train_gradients() for channel c from scale_grad = sum of g * (x - mean) *
 /// inv_std and shift_grad = sum of g.
 template <class C>
 struct SumsOfGradients {

@@ -108,7 +108,8 @@ TEST_P(DeviceNorm, SignsOfAnOutputStandForIt) {
   const auto sums_from = [&](const OutputGrad& grad) {
     Tensor masked = Tensor::empty(ctx, shape, dtype());
     Tensor g = Tensor::empty(ctx, wide_shape, DType::f64), centered = to_device(ctx, g);
-    kernels::gradient_sums(ctx, s, x, affine, grad, masked, g, centered);
+    kernels::train_gradients(ctx, s, x, affine, grad, masked, scale, scale,
+                             {g, centered, {}, {}, {}});
     return std::vector{device_values(ctx, masked), device_values(ctx, g),
                        device_values(ctx, centered)};
   };
@@ -302,8 +303,8 @@ TEST_P(DeviceNorm, GradientsComeFromEverySourceAndAreKept) {
           Tensor sum = Tensor::empty(at, per_group, DType::f64);
           Tensor centered = Tensor::empty(at, per_group, DType::f64);
           const std::int64_t waits = host_waits();
-          kernels::gradient_sums(at, s, tx, affine, grad, keep ? masked.view() : TensorView{}, sum,
-                                 centered);
+          kernels::train_gradients(at, s, tx, affine, grad, keep ? masked.view() : TensorView{},
+                                   v[2], v[2], {sum, centered, {}, {}, {}});
           kernels::normalize_backward(at, s, tx, affine, grad, {v[4], v[5], v[6]}, dx);
           EXPECT_EQ(host_waits(), waits);
           if (!keep) ops::fill(at, masked, 0);
