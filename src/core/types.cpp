@@ -6,35 +6,25 @@
 
 namespace dkfac {
 
-std::size_t size_of(DType dtype) noexcept {
-  switch (dtype) {
-    case DType::f64:
-      return 8;
-    case DType::f32:
-    case DType::i32:
-      return 4;
-    case DType::bf16:
-    case DType::f16:
-      return 2;
-  }
-  return 0;
+namespace {
+
+struct TypeInfo {
+  std::string_view name;
+  std::size_t size;
+};
+/// In the order of DType.
+constexpr std::array<TypeInfo, 5> kTypes{
+    {{"f64", 8}, {"f32", 4}, {"bf16", 2}, {"f16", 2}, {"i32", 4}}};
+
+TypeInfo info_of(DType dtype) noexcept {
+  const auto place = static_cast<std::size_t>(dtype);
+  return place < kTypes.size() ? kTypes[place] : TypeInfo{"?", 0};
 }
 
-std::string_view name_of(DType dtype) noexcept {
-  switch (dtype) {
-    case DType::f64:
-      return "f64";
-    case DType::f32:
-      return "f32";
-    case DType::bf16:
-      return "bf16";
-    case DType::f16:
-      return "f16";
-    case DType::i32:
-      return "i32";
-  }
-  return "?";
-}
+}  // namespace
+
+std::size_t size_of(DType dtype) noexcept { return info_of(dtype).size; }
+std::string_view name_of(DType dtype) noexcept { return info_of(dtype).name; }
 
 std::ostream& operator<<(std::ostream& out, DType dtype) { return out << name_of(dtype); }
 

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <atomic>
 #include <string_view>
+#include <utility>
 
 #include <oneapi/dnnl/dnnl.h>
 
@@ -18,24 +19,17 @@ namespace dkfac {
 namespace {
 
 std::string_view isa_name(dnnl_cpu_isa_t isa) {
-  switch (isa) {
-    case dnnl_cpu_isa_sse41:
-      return "sse41";
-    case dnnl_cpu_isa_avx:
-      return "avx";
-    case dnnl_cpu_isa_avx2:
-      return "avx2";
-    case dnnl_cpu_isa_avx512_core:
-      return "avx512_core";
-    case dnnl_cpu_isa_avx512_core_vnni:
-      return "avx512_core_vnni";
-    case dnnl_cpu_isa_avx512_core_bf16:
-      return "avx512_core_bf16";
-    case dnnl_cpu_isa_avx512_core_amx:
-      return "avx512_core_amx";
-    default:
-      return "other";
-  }
+  static constexpr std::pair<dnnl_cpu_isa_t, std::string_view> kNames[] = {
+      {dnnl_cpu_isa_sse41, "sse41"},
+      {dnnl_cpu_isa_avx, "avx"},
+      {dnnl_cpu_isa_avx2, "avx2"},
+      {dnnl_cpu_isa_avx512_core, "avx512_core"},
+      {dnnl_cpu_isa_avx512_core_vnni, "avx512_core_vnni"},
+      {dnnl_cpu_isa_avx512_core_bf16, "avx512_core_bf16"},
+      {dnnl_cpu_isa_avx512_core_amx, "avx512_core_amx"}};
+  for (const auto& [known, name] : kNames)
+    if (known == isa) return name;
+  return "other";
 }
 
 /// Partition of [0, size) into at most a given number of parts, at multiples of 16 (one register of

@@ -1,5 +1,6 @@
 #include "nn/layers/activation.h"
 
+#include <array>
 #include <cmath>
 
 #include "dkfac/nn/layers.h"
@@ -16,15 +17,9 @@ void check_activation(std::string_view op, const Activation& activation) {
 }
 
 std::string describe(const Activation& activation) {
-  switch (activation.kind) {
-    case ActivationKind::none:
-      return "";
-    case ActivationKind::relu:
-      return "ReLU";
-    case ActivationKind::celu:
-      return detail::concat("CELU ", activation.alpha);
-  }
-  return "";
+  if (activation.kind == ActivationKind::none) return "";
+  return activation.kind == ActivationKind::relu ? "ReLU"
+                                                 : detail::concat("CELU ", activation.alpha);
 }
 
 void Relu::compute(Context& ctx, ConstTensorView x, TensorView y) {
@@ -50,17 +45,8 @@ void Celu::compute_gradient(Context& ctx, ConstTensorView dy, TensorView dx) {
 }
 
 std::string Smooth::describe() const {
-  switch (kind_) {
-    case SmoothKind::tanh:
-      return "Tanh";
-    case SmoothKind::sigmoid:
-      return "Sigmoid";
-    case SmoothKind::gelu:
-      return "GELU";
-    case SmoothKind::silu:
-      return "SiLU";
-  }
-  return "";
+  static constexpr std::array kNames{"Tanh", "Sigmoid", "GELU", "SiLU"};
+  return kNames.at(static_cast<std::size_t>(kind_));
 }
 
 void Smooth::compute(Context& ctx, ConstTensorView x, TensorView y) {

@@ -1,3 +1,5 @@
+#include <array>
+
 #include "nn/models/models.h"
 
 namespace dkfac::nn {
@@ -16,29 +18,25 @@ void add_activation(Sequential& net, std::string child, const ModelOptions& opti
   }
 }
 
+/// In the order of DenseActivation, behind relu.
+static constexpr std::array<std::pair<const char*, SmoothKind>, 4> kSmooth{
+    {{"tanh", SmoothKind::tanh},
+     {"sigmoid", SmoothKind::sigmoid},
+     {"gelu", SmoothKind::gelu},
+     {"silu", SmoothKind::silu}}};
+
 std::int64_t add_dense(Sequential& net, std::int64_t in, std::span<const std::int64_t> widths,
                        std::size_t first, DenseActivation activation, const ModelOptions& options) {
   for (const std::int64_t width : widths) {
     const std::string number = std::to_string(first++);
     net.add<Linear>("fc" + number, in, width);
     in = width;
-    switch (activation) {
-      case DenseActivation::relu:
-        add_activation(net, (*options.switches.celu_alpha > 0 ? "celu" : "relu") + number, options);
-        break;
-      case DenseActivation::tanh:
-        net.add<Smooth>("tanh" + number, SmoothKind::tanh);
-        break;
-      case DenseActivation::sigmoid:
-        net.add<Smooth>("sigmoid" + number, SmoothKind::sigmoid);
-        break;
-      case DenseActivation::gelu:
-        net.add<Smooth>("gelu" + number, SmoothKind::gelu);
-        break;
-      case DenseActivation::silu:
-        net.add<Smooth>("silu" + number, SmoothKind::silu);
-        break;
+    if (activation == DenseActivation::relu) {
+      add_activation(net, (*options.switches.celu_alpha > 0 ? "celu" : "relu") + number, options);
+      continue;
     }
+    const auto& [name, kind] = kSmooth.at(static_cast<std::size_t>(activation) - 1);
+    net.add<Smooth>(name + number, kind);
   }
   return in;
 }

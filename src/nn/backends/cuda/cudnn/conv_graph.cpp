@@ -1,6 +1,7 @@
 #include "nn/backends/cuda/cudnn/conv_graph.h"
 
 #include <algorithm>
+#include <array>
 
 namespace dkfac::nn::cudnn {
 namespace {
@@ -53,20 +54,9 @@ void add_relu_norm(Graph& graph, Graph::TensorOf dy, Graph::TensorOf g, cudnnDat
 }  // namespace
 
 const char* name_of(Work work) {
-  switch (work) {
-    case Work::forward:
-      return "forward";
-    case Work::forward_sums:
-      return "forward with sums";
-    case Work::data:
-      return "data";
-    case Work::data_to_norm:
-      return "data to norm";
-    case Work::weights:
-      return "weights";
-    default:
-      return "weights rounded";
-  }
+  static constexpr std::array kNames{"forward",      "forward with sums", "data",
+                                     "data to norm", "weights",           "weights rounded"};
+  return kNames.at(static_cast<std::size_t>(work));
 }
 
 std::string ConvWork::text() const {
