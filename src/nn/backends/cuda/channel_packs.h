@@ -6,6 +6,7 @@
 
 #include "core/shared/cuda/convert.h"
 #include "core/shared/cuda/device_code.h"
+#include "nn/backends/cuda/columns.h"
 #include "nn/backends/cuda/pack.h"
 #include "nn/backends/dtype.h"
 
@@ -14,6 +15,10 @@ namespace dkfac::nn::cuda {
 
 template <std::size_t W>
 using Width = std::integral_constant<std::size_t, W>;
+
+/// The same for indices.
+template <std::size_t W>
+inline constexpr auto kWidth = static_cast<std::int64_t>(W);
 
 template <std::size_t W, class T>
 [[nodiscard]] DKFAC_HD Pack<T, W> load_pack(const T* from) {
@@ -71,6 +76,20 @@ DKFAC_HD void each_batch(std::int64_t count, F f) {
 }
 [[nodiscard]] DKFAC_HD inline std::int64_t offset_of(std::size_t row, std::int64_t stride) {
   return static_cast<std::int64_t>(row) * stride;
+}
+
+/// Calls f(pack, row) for `count` rows of packs, the first at `from`, `stride` elements apart, as
+/// each_batch<kAhead>() does.
+template <std::size_t kAhead, std::size_t W, class T, class F>
+DKFAC_HD void each_pack(const T* from, std::int64_t stride, std::int64_t count, F f) {
+  each_batch<kAhead>(count, [&](auto some, std::size_t k) {
+    constexpr std::size_t kRows = decltype(some)::value;
+    Pack<T, W> in[kRows];
+    DKFAC_UNROLL
+    for (std::size_t j = 0; j < kRows; ++j) in[j] = load_pack<W>(from + offset_of(k + j, stride));
+    DKFAC_UNROLL
+    for (std::size_t j = 0; j < kRows; ++j) f(in[j], k + j);
+  });
 }
 
 /// Calls visit(Width<W>), with W the channels of a pack of T: kPack<T>, or 1 where that does not

@@ -40,7 +40,7 @@ void sum_rows(Context& ctx, ConstTensorView x, TensorView sums) {
     const T* from = x.data<T>();
     const StoreSum<Computed<T>> store{sums.data<Computed<T>>()};
     with_width<T>(c, are_aligned(from), [&]<std::size_t W>(Width<W>) {
-      const auto blocks = ColumnBlocks::parts(1, rows, c / static_cast<std::int64_t>(W));
+      const auto blocks = ColumnBlocks::parts(1, rows, c / kWidth<W>);
       Scratch scratch(ctx);
       double* parts = scratch.take(Shape{blocks.chunks, c}, DType::f64).data<double>();
       sum_columns<W>(ctx.stream(), blocks, ColumnSums<T, W>{from, c}, StoreParts<W>{parts, c});

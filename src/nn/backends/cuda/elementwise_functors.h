@@ -141,18 +141,11 @@ struct ColumnSums {
 
   DKFAC_HD Sums<W> operator()(std::int64_t, std::int64_t pack, std::int64_t row,
                               std::int64_t stride, std::int64_t count) const {
-    const T* from = x + row * channels + pack * static_cast<std::int64_t>(W);
+    const T* from = x + row * channels + pack * kWidth<W>;
     Sums<W> sums{};
-    each_batch<4>(count, [&](auto some, std::size_t k) {
-      constexpr std::size_t kRows = decltype(some)::value;
-      Pack<T, W> in[kRows];
-      DKFAC_UNROLL
-      for (std::size_t j = 0; j < kRows; ++j)
-        in[j] = load_pack<W>(from + offset_of(k + j, stride * channels));
-      DKFAC_UNROLL
-      for (std::size_t j = 0; j < kRows; ++j)
-        for (std::size_t c = 0; c < W; ++c)
-          sums.at[c] += static_cast<double>(widened<Computed<T>>(in[j].at[c]));
+    each_pack<4, W>(from, stride * channels, count, [&](const Pack<T, W>& in, std::size_t) {
+      for (std::size_t c = 0; c < W; ++c)
+        sums.at[c] += static_cast<double>(widened<Computed<T>>(in.at[c]));
     });
     return sums;
   }
@@ -164,7 +157,7 @@ struct StoreParts {
   std::int64_t channels;
   DKFAC_HD void operator()(std::int64_t, std::int64_t chunk, std::int64_t pack,
                            const Sums<W>& sums) const {
-    double* to = parts + chunk * channels + pack * static_cast<std::int64_t>(W);
+    double* to = parts + chunk * channels + pack * kWidth<W>;
     for (std::size_t c = 0; c < W; ++c) to[c] = sums.at[c];
   }
 };

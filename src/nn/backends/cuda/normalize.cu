@@ -18,8 +18,7 @@ constexpr std::int64_t kFewLanes = 8;
 /// form partial sums first.
 template <std::size_t W, class Run, class Out>
 void sum_pairs(Context& ctx, const NormShape& s, Run run, Out out) {
-  const auto blocks =
-      ColumnBlocks::parts(s.groups, s.rows, s.channels / static_cast<std::int64_t>(W));
+  const auto blocks = ColumnBlocks::parts(s.groups, s.rows, s.channels / kWidth<W>);
   Scratch scratch(ctx);
   double* pairs =
       scratch.take(Shape{s.groups, blocks.chunks, s.channels, 2}, DType::f64).data<double>();
@@ -86,8 +85,7 @@ void sum_sample_gradients(Context& ctx, const NormShape& s, ConstTensorView x, c
     const SampleGradientRows<T, W> run{rows, sample.rows, per_group};
     C* to = of_samples.data<C>();
     const C* inverse = inv_std.data<C>();
-    const auto blocks =
-        ColumnBlocks::parts(samples, sample.rows, s.channels / static_cast<std::int64_t>(W));
+    const auto blocks = ColumnBlocks::parts(samples, sample.rows, s.channels / kWidth<W>);
     if (blocks.chunks == 1) {
       sum_columns<2 * W>(ctx.stream(), blocks, run,
                          StoreSampleGradients<C, W>{to, inverse, s.channels, per_group});
@@ -154,7 +152,7 @@ void normalize(Context& ctx, const NormShape& s, ConstTensorView x, const Affine
     const T *from = x.data<T>(), *plus = data_or_null<T>(addend);
     T* to = y.data<T>();
     with_width<T>(s.channels, are_aligned(from, plus, to), [&]<std::size_t W>(Width<W>) {
-      const ColumnShares shares(s.groups, s.rows, s.channels / static_cast<std::int64_t>(W));
+      const ColumnShares shares(s.groups, s.rows, s.channels / kWidth<W>);
       for_each(ctx.stream(), shares.threads(),
                Normalize<T, W>{shares, from, plus, to, AffineValues<C>(affine), activation.kind,
                                celu_of<C>(activation), static_cast<std::uint8_t*>(signs.raw())});
@@ -188,7 +186,7 @@ void normalize_backward(Context& ctx, const NormShape& s, ConstTensorView x, con
     const C *a = k.a.data<C>(), *b = k.b.data<C>(), *c = k.c.data<C>();
     const bool aligned = are_aligned(from, to, reader.dy, reader.y);
     with_width<T>(s.channels, aligned, [&]<std::size_t W>(Width<W>) {
-      const ColumnShares shares(s.groups, s.rows, s.channels / static_cast<std::int64_t>(W));
+      const ColumnShares shares(s.groups, s.rows, s.channels / kWidth<W>);
       for_each(ctx.stream(), shares.threads(),
                NormalizeBackward<T, W>{shares, from, to, AffineValues<C>(affine), reader, a, b, c,
                                        are_aligned(a, b, c)});

@@ -100,7 +100,7 @@ struct GradientRows {
 
   DKFAC_HD Sums<2 * W> operator()(std::int64_t group, std::int64_t pack, std::int64_t row,
                                   std::int64_t stride, std::int64_t count) const {
-    const std::int64_t channel = pack * static_cast<std::int64_t>(W);
+    const std::int64_t channel = pack * kWidth<W>;
     const std::int64_t of_group = group * channels + channel;
     C mean[W], rest[W], scale[W] = {}, shift[W] = {}, u[W] = {}, v[W] = {};
     take_channels(affine.mean + of_group, affine.aligned, mean);
@@ -170,7 +170,7 @@ struct StoreSampleGradients {
 
   DKFAC_HD void operator()(std::int64_t sample, std::int64_t, std::int64_t pack,
                            const Sums<2 * W>& sums) const {
-    const std::int64_t channel = pack * static_cast<std::int64_t>(W);
+    const std::int64_t channel = pack * kWidth<W>;
     const C* inverse = inv_std + dkfac::cuda::quotient(sample, per_group) * channels + channel;
     C* of_scale = to + 2 * sample * channels + channel;
     C* of_shift = of_scale + channels;
@@ -215,8 +215,8 @@ struct NormalizeBackward {
 
   DKFAC_HD void operator()(std::int64_t thread) const {
     const ColumnShares::Place at = shares.place(thread);
-    const std::int64_t channels = shares.packs * static_cast<std::int64_t>(W);
-    const std::int64_t channel = at.pack * static_cast<std::int64_t>(W);
+    const std::int64_t channels = shares.packs * kWidth<W>;
+    const std::int64_t channel = at.pack * kWidth<W>;
     const std::int64_t of_group = at.group * channels + channel;
     C mean[W], rest[W], scale[W] = {}, shift[W] = {}, of_g[W], of_x[W], constant[W];
     take_channels(affine.mean + of_group, affine.aligned, mean);

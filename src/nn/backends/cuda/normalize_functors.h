@@ -42,24 +42,16 @@ struct MomentRows {
 
   DKFAC_HD Sums<2 * W> operator()(std::int64_t group, std::int64_t pack, std::int64_t row,
                                   std::int64_t stride, std::int64_t count) const {
-    const T* top = x + group * rows * channels + pack * static_cast<std::int64_t>(W);
+    const T* top = x + group * rows * channels + pack * kWidth<W>;
     const T* from = top + row * channels;
     const Pack<T, W> first = load_pack<W>(top), own = load_pack<W>(from);
     C center[W], u[W] = {}, v[W] = {};
     for (std::size_t c = 0; c < W; ++c) center[c] = widened<C>(own.at[c]);
-    each_batch<4>(count, [&](auto some, std::size_t k) {
-      constexpr std::size_t kRows = decltype(some)::value;
-      Pack<T, W> in[kRows];
-      DKFAC_UNROLL
-      for (std::size_t j = 0; j < kRows; ++j)
-        in[j] = load_pack<W>(from + offset_of(k + j, stride * channels));
-      DKFAC_UNROLL
-      for (std::size_t j = 0; j < kRows; ++j) {
-        for (std::size_t c = 0; c < W; ++c) {
-          const C d = widened<C>(in[j].at[c]) - center[c];
-          u[c] += d;
-          v[c] += d * d;
-        }
+    each_pack<4, W>(from, stride * channels, count, [&](const Pack<T, W>& in, std::size_t) {
+      for (std::size_t c = 0; c < W; ++c) {
+        const C d = widened<C>(in.at[c]) - center[c];
+        u[c] += d;
+        v[c] += d * d;
       }
     });
     Sums<2 * W> out;
@@ -82,8 +74,7 @@ struct StorePairs {
 
   DKFAC_HD void operator()(std::int64_t group, std::int64_t chunk, std::int64_t pack,
                            const Sums<2 * W>& sums) const {
-    double* to =
-        pairs + 2 * ((group * chunks + chunk) * channels + pack * static_cast<std::int64_t>(W));
+    double* to = pairs + 2 * ((group * chunks + chunk) * channels + pack * kWidth<W>);
     for (std::size_t c = 0; c < W; ++c)
       store_pack<2>(to + 2 * c, Pack<double, 2>{sums.at[2 * c], sums.at[2 * c + 1]});
   }
@@ -183,8 +174,8 @@ struct Normalize {
 
   DKFAC_HD void operator()(std::int64_t thread) const {
     const ColumnShares::Place at = shares.place(thread);
-    const std::int64_t channels = shares.packs * static_cast<std::int64_t>(W);
-    const std::int64_t channel = at.pack * static_cast<std::int64_t>(W);
+    const std::int64_t channels = shares.packs * kWidth<W>;
+    const std::int64_t channel = at.pack * kWidth<W>;
     const std::int64_t of_group = at.group * channels + channel;
     C mean[W], rest[W], scale[W], shift[W];
     take_channels(affine.mean + of_group, affine.aligned, mean);
@@ -214,7 +205,7 @@ struct Normalize {
         for (std::size_t c = 0; c < W; ++c) out.at[c] = rounded<T>(value[c]);
         const std::int64_t i = first + offset_of(k + j, stride);
         store_pack<W>(y + i, out);
-        if (signs != nullptr) signs[i / static_cast<std::int64_t>(W)] = signs_of(out);
+        if (signs != nullptr) signs[i / kWidth<W>] = signs_of(out);
       }
     });
   }

@@ -26,7 +26,7 @@ void visit_packs(ConstTensorView a, ConstTensorView b, const void* place, std::i
 /// Packs of W elements.
 template <std::size_t W>
 std::int64_t packs_in(ConstTensorView x) {
-  return x.numel() / static_cast<std::int64_t>(W);
+  return x.numel() / kWidth<W>;
 }
 
 /// Calls visit(positions of maxima) in the type that max_pool() stores.
@@ -79,11 +79,9 @@ void average_pool_backward(Context& ctx, const PoolShape& s, ConstTensorView dy,
 void global_average(Context& ctx, const GlobalShape& s, ConstTensorView x, TensorView y) {
   visit_packs(x, y, nullptr, s.c, [&]<class T, std::size_t W>(Type<T>, Width<W>) {
     constexpr std::int64_t kLanes = 32;
-    sum_columns<W>(
-        ctx.stream(),
-        ColumnBlocks::whole(s.n, s.positions, s.c / static_cast<std::int64_t>(W), kLanes),
-        PositionRows<T, W>{x.data<T>(), s.positions, s.c},
-        StoreMeans<T, W>{y.data<T>(), s.positions, s.c});
+    sum_columns<W>(ctx.stream(), ColumnBlocks::whole(s.n, s.positions, s.c / kWidth<W>, kLanes),
+                   PositionRows<T, W>{x.data<T>(), s.positions, s.c},
+                   StoreMeans<T, W>{y.data<T>(), s.positions, s.c});
   });
 }
 

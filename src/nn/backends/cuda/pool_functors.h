@@ -121,13 +121,12 @@ struct MaxPool {
   P* place;
 
   DKFAC_HD void operator()(std::int64_t i) const {
-    constexpr auto kWidth = static_cast<std::int64_t>(W);
-    const PackPlace at(i, s.out_h, s.out_w, s.c / kWidth);
+    const PackPlace at(i, s.out_h, s.out_w, s.c / kWidth<W>);
     Maxima<T, W> largest;
-    each_input(s, at, at.pack * kWidth, [&](std::int64_t position, std::int64_t from) {
+    each_input(s, at, at.pack * kWidth<W>, [&](std::int64_t position, std::int64_t from) {
       largest.take(load_pack<W>(x + from), position);
     });
-    largest.put(y + i * kWidth, place + i * kWidth);
+    largest.put(y + i * kWidth<W>, place + i * kWidth<W>);
   }
 };
 
@@ -141,61 +140,45 @@ struct MaxPoolBackward {
   T* dx;
 
   DKFAC_HD void operator()(std::int64_t i) const {
-    constexpr auto kWidth = static_cast<std::int64_t>(W);
-    const PackPlace at(i, s.h, s.w, s.c / kWidth);
+    const PackPlace at(i, s.h, s.w, s.c / kWidth<W>);
     C sum[W] = {};
-    each_window(s, at, at.pack * kWidth, [&](std::int64_t position, std::int64_t from) {
+    each_window(s, at, at.pack * kWidth<W>, [&](std::int64_t position, std::int64_t from) {
       const Pack<T, W> pack = load_sum<W>(dy, addend, from);
       std::int32_t of_maximum[W];
       load_places<W>(place + from, of_maximum);
       for (std::size_t c = 0; c < W; ++c)
         if (of_maximum[c] == position) sum[c] += widened<C>(pack.at[c]);
     });
-    put_values<T, W>(dx + i * kWidth, sum);
+    put_values<T, W>(dx + i * kWidth<W>, sum);
   }
 };
 
-/// Index i computes pack i of y. Pixels outside count as zeros.
-template <class T, std::size_t W>
+/// Index i computes pack i of y, or backwards of dx. Pixels outside count as zeros.
+template <class T, std::size_t W, bool backward = false>
 struct AveragePool {
   using C = Computed<T>;
   PoolShape s;
-  const T* x;
-  T* y;
+  const T* from;
+  T* to;
 
   DKFAC_HD void operator()(std::int64_t i) const {
-    constexpr auto kWidth = static_cast<std::int64_t>(W);
-    const PackPlace at(i, s.out_h, s.out_w, s.c / kWidth);
+    const PackPlace at(i, backward ? s.h : s.out_h, backward ? s.w : s.out_w, s.c / kWidth<W>);
     const C share = C{1} / static_cast<C>(s.kernel * s.kernel);
     C sum[W] = {};
-    each_input(s, at, at.pack * kWidth, [&](std::int64_t, std::int64_t from) {
-      const Pack<T, W> pack = load_pack<W>(x + from);
+    const auto add = [&](std::int64_t, std::int64_t index) {
+      const Pack<T, W> pack = load_pack<W>(from + index);
       for (std::size_t c = 0; c < W; ++c) sum[c] += widened<C>(pack.at[c]) * share;
-    });
-    put_values<T, W>(y + i * kWidth, sum);
+    };
+    if constexpr (backward) {
+      each_window(s, at, at.pack * kWidth<W>, add);
+    } else {
+      each_input(s, at, at.pack * kWidth<W>, add);
+    }
+    put_values<T, W>(to + i * kWidth<W>, sum);
   }
 };
-
-/// Index i computes pack i of dx.
 template <class T, std::size_t W>
-struct AveragePoolBackward {
-  using C = Computed<T>;
-  PoolShape s;
-  const T* dy;
-  T* dx;
-
-  DKFAC_HD void operator()(std::int64_t i) const {
-    constexpr auto kWidth = static_cast<std::int64_t>(W);
-    const PackPlace at(i, s.h, s.w, s.c / kWidth);
-    const C share = C{1} / static_cast<C>(s.kernel * s.kernel);
-    C sum[W] = {};
-    each_window(s, at, at.pack * kWidth, [&](std::int64_t, std::int64_t from) {
-      const Pack<T, W> pack = load_pack<W>(dy + from);
-      for (std::size_t c = 0; c < W; ++c) sum[c] += widened<C>(pack.at[c]) * share;
-    });
-    put_values<T, W>(dx + i * kWidth, sum);
-  }
-};
+using AveragePoolBackward = AveragePool<T, W, true>;
 
 /// Sums over a thread's positions of image `n`, in f64, for sum_columns().
 template <class T, std::size_t W>
@@ -205,17 +188,10 @@ struct PositionRows {
 
   DKFAC_HD Sums<W> operator()(std::int64_t n, std::int64_t pack, std::int64_t position,
                               std::int64_t stride, std::int64_t count) const {
-    const T* from = x + (n * positions + position) * channels + pack * static_cast<std::int64_t>(W);
+    const T* from = x + (n * positions + position) * channels + pack * kWidth<W>;
     Sums<W> out{};
-    each_batch<4>(count, [&](auto some, std::size_t k) {
-      constexpr std::size_t kRows = decltype(some)::value;
-      Pack<T, W> in[kRows];
-      DKFAC_UNROLL
-      for (std::size_t j = 0; j < kRows; ++j)
-        in[j] = load_pack<W>(from + offset_of(k + j, stride * channels));
-      DKFAC_UNROLL
-      for (std::size_t j = 0; j < kRows; ++j)
-        for (std::size_t c = 0; c < W; ++c) out.at[c] += widened<double>(in[j].at[c]);
+    each_pack<4, W>(from, stride * channels, count, [&](const Pack<T, W>& in, std::size_t) {
+      for (std::size_t c = 0; c < W; ++c) out.at[c] += widened<double>(in.at[c]);
     });
     return out;
   }
@@ -230,7 +206,7 @@ struct StoreMeans {
     Computed<T> mean[W];
     for (std::size_t c = 0; c < W; ++c)
       mean[c] = static_cast<Computed<T>>(sums.at[c] / static_cast<double>(positions));
-    put_values<T, W>(y + n * channels + pack * static_cast<std::int64_t>(W), mean);
+    put_values<T, W>(y + n * channels + pack * kWidth<W>, mean);
   }
 };
 
@@ -243,13 +219,12 @@ struct GlobalAverageBackward {
   T* dx;
 
   DKFAC_HD void operator()(std::int64_t i) const {
-    constexpr auto kWidth = static_cast<std::int64_t>(W);
-    const PackPlace at(i, 1, positions, channels / kWidth);
+    const PackPlace at(i, 1, positions, channels / kWidth<W>);
     const C share = C{1} / static_cast<C>(positions);
-    const Pack<T, W> pack = load_pack<W>(dy + at.n * channels + at.pack * kWidth);
+    const Pack<T, W> pack = load_pack<W>(dy + at.n * channels + at.pack * kWidth<W>);
     C value[W];
     for (std::size_t c = 0; c < W; ++c) value[c] = widened<C>(pack.at[c]) * share;
-    put_values<T, W>(dx + i * kWidth, value);
+    put_values<T, W>(dx + i * kWidth<W>, value);
   }
 };
 
@@ -262,20 +237,13 @@ struct GlobalMax {
   std::int32_t* place;
 
   DKFAC_HD void operator()(std::int64_t i) const {
-    constexpr auto kWidth = static_cast<std::int64_t>(W);
-    const PackPlace at(i, 1, 1, channels / kWidth);
-    const T* from = x + at.n * positions * channels + at.pack * kWidth;
+    const PackPlace at(i, 1, 1, channels / kWidth<W>);
+    const T* from = x + at.n * positions * channels + at.pack * kWidth<W>;
     Maxima<T, W> largest;
-    each_batch<4>(positions, [&](auto some, std::size_t k) {
-      constexpr std::size_t kRows = decltype(some)::value;
-      Pack<T, W> in[kRows];
-      DKFAC_UNROLL
-      for (std::size_t j = 0; j < kRows; ++j)
-        in[j] = load_pack<W>(from + offset_of(k + j, channels));
-      DKFAC_UNROLL
-      for (std::size_t j = 0; j < kRows; ++j) largest.take(in[j], offset_of(k + j, 1));
+    each_pack<4, W>(from, channels, positions, [&](const Pack<T, W>& in, std::size_t position) {
+      largest.take(in, static_cast<std::int64_t>(position));
     });
-    largest.put(y + i * kWidth, place + i * kWidth);
+    largest.put(y + i * kWidth<W>, place + i * kWidth<W>);
   }
 };
 
@@ -288,15 +256,14 @@ struct GlobalMaxBackward {
   T* dx;
 
   DKFAC_HD void operator()(std::int64_t i) const {
-    constexpr auto kWidth = static_cast<std::int64_t>(W);
-    const PackPlace at(i, 1, positions, channels / kWidth);
-    const std::int64_t from = at.n * channels + at.pack * kWidth;
+    const PackPlace at(i, 1, positions, channels / kWidth<W>);
+    const std::int64_t from = at.n * channels + at.pack * kWidth<W>;
     const Pack<T, W> pack = load_pack<W>(dy + from);
     std::int32_t of_maximum[W];
     load_places<W>(place + from, of_maximum);
     Pack<T, W> out;
     for (std::size_t c = 0; c < W; ++c) out.at[c] = of_maximum[c] == at.column ? pack.at[c] : T{};
-    store_pack<W>(dx + i * kWidth, out);
+    store_pack<W>(dx + i * kWidth<W>, out);
   }
 };
 
@@ -310,19 +277,18 @@ struct MaxPoolTangent {
 
   DKFAC_HD void operator()(std::int64_t i) const {
     using dkfac::cuda::quotient;
-    constexpr auto kWidth = static_cast<std::int64_t>(W);
-    const PackPlace at(i, s.out_h, s.out_w, s.c / kWidth);
+    const PackPlace at(i, s.out_h, s.out_w, s.c / kWidth<W>);
     const std::int64_t top = at.row * s.stride - s.pad, left = at.column * s.stride - s.pad;
     std::int32_t of_maximum[W];
-    load_places<W>(place + i * kWidth, of_maximum);
+    load_places<W>(place + i * kWidth<W>, of_maximum);
     Pack<T, W> out;
     for (std::size_t c = 0; c < W; ++c) {
       const std::int64_t kh = quotient(of_maximum[c], s.kernel);
       const std::int64_t kw = of_maximum[c] - kh * s.kernel;
-      const std::int64_t channel = at.pack * kWidth + static_cast<std::int64_t>(c);
+      const std::int64_t channel = at.pack * kWidth<W> + static_cast<std::int64_t>(c);
       out.at[c] = dx[((at.n * s.h + top + kh) * s.w + left + kw) * s.c + channel];
     }
-    store_pack<W>(dy + i * kWidth, out);
+    store_pack<W>(dy + i * kWidth<W>, out);
   }
 };
 
@@ -335,15 +301,14 @@ struct GlobalMaxTangent {
   T* dy;
 
   DKFAC_HD void operator()(std::int64_t i) const {
-    constexpr auto kWidth = static_cast<std::int64_t>(W);
-    const PackPlace at(i, 1, 1, channels / kWidth);
+    const PackPlace at(i, 1, 1, channels / kWidth<W>);
     std::int32_t of_maximum[W];
-    load_places<W>(place + i * kWidth, of_maximum);
+    load_places<W>(place + i * kWidth<W>, of_maximum);
     Pack<T, W> out;
     for (std::size_t c = 0; c < W; ++c)
-      out.at[c] = dx[(at.n * positions + of_maximum[c]) * channels + at.pack * kWidth +
+      out.at[c] = dx[(at.n * positions + of_maximum[c]) * channels + at.pack * kWidth<W> +
                      static_cast<std::int64_t>(c)];
-    store_pack<W>(dy + i * kWidth, out);
+    store_pack<W>(dy + i * kWidth<W>, out);
   }
 };
 
