@@ -238,6 +238,8 @@ class Layer {
   TensorView output_memory(Context& ctx, Mode mode, Tensor& own, const Shape& shape, DType dtype);
   /// Returns a writable view of the memory of `view` if the workspace lent it, else an empty one.
   TensorView lent(ConstTensorView view);
+  /// Fills a weight [out,...] with normal values of variance 2 / fan-in (He et al. 2015).
+  static void fill_he_normal(TensorView weight, Random& random);
   /// Returns lent memory to the workspace; other views are ignored.
   void release(ConstTensorView view);
   /// Returns whether backward() computes the parameter gradients.

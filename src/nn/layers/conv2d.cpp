@@ -6,7 +6,6 @@
 #include "nn/backends/checks.h"
 #include "nn/backends/conv_backend.h"
 #include "nn/fusion/state.h"
-#include "nn/layers/he_normal.h"
 
 namespace dkfac::nn {
 

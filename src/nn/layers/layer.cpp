@@ -1,13 +1,13 @@
 #include "dkfac/nn/layer.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "dkfac/core/error.h"
 
 #include "nn/backends/checks.h"
 #include "nn/backends/dtype.h"
 #include "nn/backends/workspace.h"
-#include "nn/layers/he_normal.h"
 
 namespace dkfac::nn {
 namespace {
@@ -16,14 +16,6 @@ void set_all(TensorView x, double value) {
   visit_computing(x.dtype(), [&]<class T>(Type<T>) {
     std::fill_n(x.data<T>(), x.numel(), static_cast<T>(value));
   });
-}
-
-void set_initial(Parameter& p, Random& random) {
-  if (p.role == Role::weight) {
-    fill_he_normal(p.value, random);
-  } else {
-    set_all(p.value, p.role == Role::norm_scale ? 1.0 : 0.0);
-  }
 }
 
 std::size_t bytes_of(const PassPlan& plan, const Shape& shape) {
@@ -56,8 +48,19 @@ void PassPlan::release_output(const Shape& shape) {
 }
 
 void Layer::initialize(Random& random) {
-  for (Parameter& p : parameters_) set_initial(p, random);
+  for (Parameter& p : parameters_) {
+    if (p.role == Role::weight) {
+      fill_he_normal(p.value, random);
+    } else {
+      set_all(p.value, p.role == Role::norm_scale ? 1.0 : 0.0);
+    }
+  }
   for (Buffer& buffer : buffers_) set_all(buffer.value, buffer.initial);
+}
+
+void Layer::fill_he_normal(TensorView weight, Random& random) {
+  const auto fan_in = static_cast<double>(weight.numel() / weight.dim(0));
+  fill_normal(weight, 0.0, std::sqrt(2.0 / fan_in), random);
 }
 
 Shape Layer::trace(const Shape& input,
