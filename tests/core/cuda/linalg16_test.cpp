@@ -6,6 +6,7 @@
 
 #include "dkfac/core/ops.h"
 
+#include "core/cuda/products.h"
 #include "support/on_device.h"
 #include "support/reference.h"
 
@@ -19,6 +20,13 @@ using testing::Padded;
 using testing::PaddedOnDevice;
 
 constexpr Trans kTransposed16[] = {Trans::no, Trans::yes};
+
+/// One product, as a batch.
+void gemm16(Context& ctx, Trans trans_a, Trans trans_b, double alpha, ConstTensorView a,
+            ConstTensorView b, double beta, TensorView c) {
+  cuda::gemm16_batched(ctx, trans_a, trans_b, alpha, cuda::batch_of(a), cuda::batch_of(b), beta,
+                       cuda::batch_of(c));
+}
 
 /// Over f16 and bf16.
 class DeviceGemm16 : public ::testing::TestWithParam<DType> {
@@ -52,8 +60,8 @@ TEST_P(DeviceGemm16, MultipliesEveryTranspose) {
                                    : testing::random_dense(k, n, random);
         PaddedOnDevice da = upload(a), db = upload(b), dc(ctx, DType::f32, m, n);
         const std::int64_t waits = host_waits();
-        cuda::gemm16(ctx, ta, tb, 0.5, da.view(), db.view(), 0, dc.view());
-        cuda::gemm16(ctx, ta, tb, 1, da.view(), db.view(), 2, dc.view());
+        gemm16(ctx, ta, tb, 0.5, da.view(), db.view(), 0, dc.view());
+        gemm16(ctx, ta, tb, 1, da.view(), db.view(), 2, dc.view());
         EXPECT_EQ(host_waits(), waits);
         const Dense expected = testing::naive_gemm(2, ta == Trans::yes ? testing::transpose(a) : a,
                                                    tb == Trans::yes ? testing::transpose(b) : b);
@@ -90,7 +98,7 @@ TEST_P(DeviceGemm16, AnswersEmptyProducts) {
   const Tensor a = Tensor::empty(ctx, {2, 0}, GetParam()),
                b = Tensor::empty(ctx, {0, 3}, GetParam());
   PaddedOnDevice c(ctx, DType::f32, 2, 3);
-  cuda::gemm16(ctx, Trans::no, Trans::no, 1, a, b, 0, c.view());
+  gemm16(ctx, Trans::no, Trans::no, 1, a, b, 0, c.view());
   EXPECT_EQ(c.values(ctx), std::vector<double>(6, 0));
   EXPECT_TRUE(c.gaps_untouched(ctx));
 }
@@ -99,9 +107,9 @@ TEST_P(DeviceGemm16, RefusesWhatDoesNotFit) {
   const Tensor a = Tensor::empty(ctx, {2, 4}, GetParam()),
                b = Tensor::empty(ctx, {4, 3}, GetParam());
   Tensor c = Tensor::empty(ctx, {2, 3}, DType::f32), wide = Tensor::empty(ctx, {2, 3}, DType::f64);
-  EXPECT_THROW(cuda::gemm16(ctx, Trans::yes, Trans::no, 1, a, b, 0, c), InvalidArgument);
-  EXPECT_THROW(cuda::gemm16(ctx, Trans::no, Trans::no, 1, a, b, 0, wide), InvalidArgument);
-  EXPECT_THROW(cuda::gemm16(ctx, Trans::no, Trans::no, 1, c, b, 0, c), InvalidArgument);
+  EXPECT_THROW(gemm16(ctx, Trans::yes, Trans::no, 1, a, b, 0, c), InvalidArgument);
+  EXPECT_THROW(gemm16(ctx, Trans::no, Trans::no, 1, a, b, 0, wide), InvalidArgument);
+  EXPECT_THROW(gemm16(ctx, Trans::no, Trans::no, 1, c, b, 0, c), InvalidArgument);
   EXPECT_THROW(cuda::gemm16_batched(ctx, Trans::no, Trans::no, 1, a, b, 0, c), InvalidArgument);
 }
 
