@@ -5,6 +5,7 @@
 
 #include "core/backend_linalg.h"
 #include "core/checks.h"
+#include "core/cpu/matrix.h"
 #include "core/cpu/patch_method.h"
 #include "core/cuda/patch_cost.h"
 
@@ -81,12 +82,6 @@ void check_gram(std::string_view op, const Context& ctx, ConstTensorView x, std:
               " with a bias");
 }
 
-/// Returns c[group] of c[groups,d,d].
-TensorView matrix_of_group(TensorView c, std::int64_t group) {
-  const TensorView one = c.slice(0, group, 1);
-  return {one.raw(), c.dtype(), {c.dim(1), c.dim(2)}, {c.stride(1), c.stride(2)}, c.device()};
-}
-
 }  // namespace
 
 void im2col(Context& ctx, const PatchSpec& spec, ConstTensorView x, TensorView patches) {
@@ -111,7 +106,7 @@ void patch_gram(Context& ctx, const PatchSpec& spec, double alpha, ConstTensorVi
   DKFAC_CHECK(groups > 0 && spec.c % groups == 0, "[patch_gram] c is ", c.shape(), " for ", spec.c,
               " channels; the number of groups must divide them");
   const auto matrix = [&](std::int64_t group) {
-    return c.ndim() == 3 ? matrix_of_group(c, group) : c;
+    return c.ndim() == 3 ? cpu::matrix_at(c, group) : c;
   };
   check_gram("patch_gram", ctx, x, spec.width() / groups, matrix(0));
   DKFAC_CHECK(method == PatchMethod::automatic ||

@@ -195,9 +195,6 @@ void patch_gram(Context& ctx, const PatchSpec& spec, double alpha, ConstTensorVi
                 TensorView c, PatchMethod method) {
   if (c.ndim() == 2) return patch_gram_of_one(ctx, spec, alpha, x, beta, c, method);
   const std::int64_t groups = c.dim(0), d = c.dim(1);
-  const auto group = [&](std::int64_t i) -> TensorView {
-    return {c.slice(0, i, 1).raw(), c.dtype(), {d, d}, {c.stride(1), 1}, c.device()};
-  };
   PatchSpec one = spec;
   one.c = spec.c / groups;
   one.x_c = spec.x_channels();
@@ -205,9 +202,9 @@ void patch_gram(Context& ctx, const PatchSpec& spec, double alpha, ConstTensorVi
   if (lanes) lane_gram(ctx, spec, alpha, x, beta, c);
   for (std::int64_t i = 0; i < groups; ++i, one.first_c += one.c) {
     if (!lanes) {
-      patch_gram_of_one(ctx, one, alpha, x, beta, group(i));
+      patch_gram_of_one(ctx, one, alpha, x, beta, matrix_at(c, i));
     } else if (d > one.width()) {
-      set_corner(alpha, spec.rows(), beta, group(i));
+      set_corner(alpha, spec.rows(), beta, matrix_at(c, i));
     }
   }
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <type_traits>
 
@@ -32,6 +33,16 @@ struct Matrix {
 template <class Void>
 [[nodiscard]] std::int64_t row_stride(const BasicTensorView<Void>& x) {
   return std::max<std::int64_t>({x.dim(0) > 1 ? x.stride(0) : 0, x.dim(1), 1});
+}
+
+/// View of matrix i of a batch.
+template <class Void>
+[[nodiscard]] BasicTensorView<Void> matrix_at(const BasicTensorView<Void>& batch, std::int64_t i) {
+  using Byte = std::conditional_t<std::is_const_v<Void>, const std::byte, std::byte>;
+  auto* data = static_cast<Byte*>(batch.raw()) +
+               i * batch.stride(0) * static_cast<std::int64_t>(size_of(batch.dtype()));
+  return {data, batch.dtype(), Shape{batch.dim(1), batch.dim(2)},
+          Strides{batch.stride(1), batch.stride(2)}, batch.device()};
 }
 
 /// Returns the Matrix of a checked view.

@@ -6,7 +6,6 @@
 
 #include "core/checks.h"
 #include "core/cpu/matrix.h"
-#include "core/cuda/cholesky.h"
 #include "core/cuda/linalg_functors.h"
 #include "core/cuda/products.h"
 #include "core/cuda/solver_call.h"

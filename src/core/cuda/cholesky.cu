@@ -3,7 +3,6 @@
 
 #include "core/backend_linalg.h"
 #include "core/cpu/matrix.h"
-#include "core/cuda/cholesky.h"
 #include "core/cuda/linalg_functors.h"
 #include "core/cuda/products.h"
 #include "core/cuda/solver_call.h"

@@ -78,11 +78,7 @@ void multiply_batches(Context& ctx, ConstTensorView a, ConstTensorView b, double
 
 void column_sums(Context& ctx, double alpha, ConstTensorView x, double beta, TensorView out) {
   visit_floating(x.dtype(), [&]<class S>(Type<S>) {
-    if constexpr (element::is_half<S>) {
-      add_columns<S>(ctx, alpha, x, beta, out.data<float>());
-    } else {
-      add_columns<S>(ctx, alpha, x, beta, out.data<S>());
-    }
+    add_columns<S>(ctx, alpha, x, beta, out.data<SumOf<S>>());
   });
 }
 

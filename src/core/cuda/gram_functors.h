@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 
 #include "core/shared/cuda/convert.h"
 #include "core/shared/cuda/device_code.h"
@@ -10,6 +11,10 @@
 
 /// Sums of products into lower triangles.
 namespace dkfac::cuda {
+
+/// Type of sums over values of S.
+template <class S>
+using SumOf = std::conditional_t<element::is_half<S>, float, S>;
 
 /// Returns sum + beta*before; beta = 0 does not read `before`.
 template <class T>

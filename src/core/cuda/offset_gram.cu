@@ -111,8 +111,7 @@ void sum_round(Context& ctx, const PatchSpec& s, std::int64_t images, const Padd
 void sum_vectors(Context& ctx, const PatchSpec& s, std::int64_t images, const Padded& x, bool begin,
                  TensorView vectors) {
   element::visit_floating(x.image.dtype(), [&]<class S>(Type<S>) {
-    using T = std::conditional_t<element::is_half<S>, float, S>;
-    sum_round<S, T>(ctx, s, images, x, begin, vectors.data<T>());
+    sum_round<S>(ctx, s, images, x, begin, vectors.data<SumOf<S>>());
   });
 }
 

@@ -3,6 +3,7 @@
 #include "core/backend_linalg.h"
 #include "core/cpu/matrix.h"
 #include "core/cuda/gram.h"
+#include "core/cuda/gram_functors.h"
 #include "core/cuda/patch_functors.h"
 #include "core/shared/cuda/launch.cuh"
 #include "core/shared/element.h"
@@ -55,13 +56,8 @@ void im2col(Context& ctx, const PatchSpec& spec, ConstTensorView x, TensorView p
 
 void patch_sum(Context& ctx, const PatchSpec& spec, double scale, ConstTensorView x,
                TensorView sums) {
-  visit_floating(x.dtype(), [&]<class S>(Type<S>) {
-    if constexpr (element::is_half<S>) {
-      sum_patches<S, float>(ctx, spec, scale, x, sums);
-    } else {
-      sum_patches<S, S>(ctx, spec, scale, x, sums);
-    }
-  });
+  visit_floating(x.dtype(),
+                 [&]<class S>(Type<S>) { sum_patches<S, SumOf<S>>(ctx, spec, scale, x, sums); });
 }
 
 }  // namespace dkfac::cuda

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cstddef>
 #include <span>
 #include <string_view>
 
@@ -8,6 +7,7 @@
 #include "dkfac/core/ops.h"
 #include "dkfac/core/tensor_view.h"
 
+#include "core/cpu/matrix.h"
 #include "core/shared/cuda/batched.h"
 
 /// Products by cuBLAS, which is column-major: it sees a row-major matrix as its transpose, so
@@ -15,15 +15,8 @@
 /// bf16 and the result is f32; sums are f64 or f32.
 namespace dkfac::cuda {
 
-/// View of matrix i of a batch.
-template <class Void>
-[[nodiscard]] BasicTensorView<Void> matrix_at(const BasicTensorView<Void>& batch, std::int64_t i) {
-  using Byte = std::conditional_t<std::is_const_v<Void>, const std::byte, std::byte>;
-  auto* data = static_cast<Byte*>(batch.raw()) +
-               i * batch.stride(0) * static_cast<std::int64_t>(size_of(batch.dtype()));
-  return {data, batch.dtype(), Shape{batch.dim(1), batch.dim(2)},
-          Strides{batch.stride(1), batch.stride(2)}, batch.device()};
-}
+using cpu::matrix_at;
+
 /// View of a matrix as a batch of one.
 template <class Void>
 [[nodiscard]] BasicTensorView<Void> batch_of(const BasicTensorView<Void>& x) {
