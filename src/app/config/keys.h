@@ -66,18 +66,13 @@ struct Key {
 [[nodiscard]] std::string unknown_key_hint(const std::string& path);
 [[nodiscard]] std::size_t edit_distance(std::string_view a, std::string_view b);
 
-/// Adders of groups of keys, one per file (keys_<group>.cpp, using table.h). config_keys() calls
-/// them in the order of the sections.
+/// Adders of groups of keys, which config_keys() calls in the order of the sections.
 class KeyTable;
-void add_checkpoint_keys(KeyTable& table);
-void add_comm_keys(KeyTable& table);    ///< In section run.
-void add_device_keys(KeyTable& table);  ///< In section run.
 void add_data_keys(KeyTable& table);
 void add_augment_keys(KeyTable& table);
 void add_model_keys(KeyTable& table);
 void add_train_keys(KeyTable& table);
 void add_optimizer_keys(KeyTable& table);
-void add_curvature_keys(KeyTable& table);  ///< In section optimizer.
 
 /// Splits "section.key=value" into key and value, without blanks around the key. Throws
 /// InvalidArgument.

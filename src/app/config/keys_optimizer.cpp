@@ -129,13 +129,56 @@ void add_parameter_groups(KeyTable& t) {
       momentum, DKFAC_FIELD(optimizer.momentum_schedule),
       {{"constant", MomentumSchedule::constant}, {"piecewise", MomentumSchedule::piecewise}},
       "how optimizer.momentum changes over the run");
-  t.knots("optimizer.momentum_knots", DKFAC_FIELD(optimizer.momentum_knots),
+  t.knots(DKFAC_KEY(optimizer.momentum_knots),
           "[[epoch, momentum], ...], linear in between; each below 1")
       .where(momentum, {"piecewise"});
-  t.real("optimizer.bias_lr_scale", DKFAC_FIELD(optimizer.bias_lr_scale), at_least(0),
+  t.real(DKFAC_KEY(optimizer.bias_lr_scale), at_least(0),
          "learning rate of biases and BatchNorm shifts in multiples of the weights'");
-  t.real("optimizer.bias_decay_scale", DKFAC_FIELD(optimizer.bias_decay_scale), at_least(0),
+  t.real(DKFAC_KEY(optimizer.bias_decay_scale), at_least(0),
          "weight decay of biases and BatchNorm shifts in multiples of optimizer.weight_decay");
+}
+
+void add_fisher(KeyTable& t) {
+  t.choice<Fisher>(DKFAC_KEY(optimizer.fisher),
+                   {{"empirical", Fisher::empirical}, {"monte_carlo", Fisher::monte_carlo}},
+                   "curvature from the gradients of the training loss, or of labels sampled from "
+                   "the model")
+      .where(kType, {"kfac"});
+}
+
+void add_damping_schedule(KeyTable& t) {
+  const std::string schedule = "optimizer.damping_schedule";
+  t.choice<DampingSchedule>(schedule, DKFAC_FIELD(optimizer.damping_schedule),
+                            {{"constant", DampingSchedule::constant},
+                             {"warmup", DampingSchedule::warmup},
+                             {"piecewise", DampingSchedule::piecewise}},
+                            "how lambda changes over the run")
+      .where(kType, {"kfac"});
+  t.real(DKFAC_KEY(optimizer.damping_initial), above(0),
+         "lambda of the first step, which changes to optimizer.damping")
+      .where(schedule, {"warmup"});
+  t.integer(DKFAC_KEY(optimizer.damping_warmup_steps), at_least(0), "steps of that change")
+      .where(schedule, {"warmup"});
+  t.knots(DKFAC_KEY(optimizer.damping_knots), "[[epoch, lambda], ...], linear in between")
+      .where(schedule, {"piecewise"});
+}
+
+void add_interval_schedule(KeyTable& t) {
+  const std::string schedule = "optimizer.interval_schedule";
+  t.choice<IntervalSchedule>(
+       schedule, DKFAC_FIELD(optimizer.interval_schedule),
+       {{"constant", IntervalSchedule::constant}, {"ramp", IntervalSchedule::ramp}},
+       "whether the intervals increase from smaller ones")
+      .where("optimizer.staleness", {"fixed"});
+  t.integer(DKFAC_KEY(optimizer.first_statistics_interval), count_from(1),
+            "statistics interval at the first step")
+      .where(schedule, {"ramp"});
+  t.integer(DKFAC_KEY(optimizer.first_inverse_interval), count_from(1),
+            "inverse interval at the first step")
+      .where(schedule, {"ramp"});
+  t.integer(DKFAC_KEY(optimizer.interval_ramp_steps), at_least(0),
+            "steps until both reach their final value")
+      .where(schedule, {"ramp"});
 }
 
 }  // namespace
@@ -144,7 +187,9 @@ void add_optimizer_keys(KeyTable& t) {
   add_type(t);
   add_options(t);
   add_parameter_groups(t);
-  add_curvature_keys(t);
+  add_fisher(t);
+  add_damping_schedule(t);
+  add_interval_schedule(t);
 }
 
 }  // namespace dkfac::app

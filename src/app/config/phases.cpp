@@ -1,7 +1,6 @@
 #include "app/config/phases.h"
 
 #include <algorithm>
-#include <array>
 
 #include <fmt/core.h>
 
@@ -15,32 +14,32 @@ namespace {
 
 // A star matches any suffix. Keys that are not listed determine the network, the optimizer's state
 // and its owners, or the samples themselves.
-constexpr std::array<std::string_view, 26> kChangeable = {"run.eval_batch",
-                                                          "data.path",
-                                                          "data.synthetic_size",
-                                                          "data.image_size",
-                                                          "data.crop*",
-                                                          "data.test_resized",
-                                                          "data.rectangular",
-                                                          "augment.*",
-                                                          "train.global_batch",
-                                                          "train.micro_batches",
-                                                          "train.label_smoothing",
-                                                          "optimizer.momentum",
-                                                          "optimizer.momentum_schedule",
-                                                          "optimizer.momentum_knots",
-                                                          "optimizer.damping",
-                                                          "optimizer.relative_damping",
-                                                          "optimizer.damping_schedule",
-                                                          "optimizer.damping_initial",
-                                                          "optimizer.damping_warmup_steps",
-                                                          "optimizer.damping_knots",
-                                                          "optimizer.statistics_interval",
-                                                          "optimizer.inverse_interval",
-                                                          "optimizer.interval_schedule",
-                                                          "optimizer.first_*",
-                                                          "optimizer.interval_ramp_steps",
-                                                          "lr.*"};
+constexpr std::string_view kChangeable[] = {"run.eval_batch",
+                                            "data.path",
+                                            "data.synthetic_size",
+                                            "data.image_size",
+                                            "data.crop*",
+                                            "data.test_resized",
+                                            "data.rectangular",
+                                            "augment.*",
+                                            "train.global_batch",
+                                            "train.micro_batches",
+                                            "train.label_smoothing",
+                                            "optimizer.momentum",
+                                            "optimizer.momentum_schedule",
+                                            "optimizer.momentum_knots",
+                                            "optimizer.damping",
+                                            "optimizer.relative_damping",
+                                            "optimizer.damping_schedule",
+                                            "optimizer.damping_initial",
+                                            "optimizer.damping_warmup_steps",
+                                            "optimizer.damping_knots",
+                                            "optimizer.statistics_interval",
+                                            "optimizer.inverse_interval",
+                                            "optimizer.interval_schedule",
+                                            "optimizer.first_*",
+                                            "optimizer.interval_ramp_steps",
+                                            "lr.*"};
 
 bool matches(std::string_view path, std::string_view pattern) {
   if (!pattern.ends_with('*')) return path == pattern;

@@ -89,5 +89,7 @@ class KeyTable {
 
 #define DKFAC_FIELD(member) \
   [](auto& c) -> auto& { return c.member; }
+/// Path and field of a key that is called as its member.
+#define DKFAC_KEY(member) #member, DKFAC_FIELD(member)
 
 }  // namespace dkfac::app
