@@ -1,5 +1,3 @@
-#include "app/config/schedules.h"
-
 #include <algorithm>
 #include <cmath>
 
@@ -7,6 +5,7 @@
 #include "dkfac/kfac/schedule.h"
 #include "dkfac/optim/lr_schedule.h"
 
+#include "app/config/use.h"
 #include "app/shared/phases.h"
 
 namespace dkfac::app {

@@ -1,3 +1,5 @@
+#include "app/config/use.h"
+
 #include <algorithm>
 #include <charconv>
 #include <utility>
@@ -8,9 +10,6 @@
 
 #include "app/config/keys.h"
 #include "app/config/phases.h"
-#include "app/config/schedules.h"
-#include "app/config/use_data.h"
-#include "app/config/use_loss.h"
 #include "app/shared/config.h"
 
 namespace dkfac::app {

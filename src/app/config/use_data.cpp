@@ -1,8 +1,7 @@
-#include "app/config/use_data.h"
-
 #include "dkfac/core/error.h"
 
 #include "app/config/keys.h"
+#include "app/config/use.h"
 
 namespace dkfac::app {
 

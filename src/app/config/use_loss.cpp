@@ -1,5 +1,3 @@
-#include "app/config/use_loss.h"
-
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -7,6 +5,7 @@
 #include "dkfac/core/error.h"
 
 #include "app/config/keys.h"
+#include "app/config/use.h"
 
 namespace dkfac::app {
 
