@@ -27,7 +27,7 @@ bool wants_colour(const Terminal& terminal) {
 std::string loading_text(const RunResult& result) {
   if (result.epochs.empty() || !result.epochs.back().loading) return {};
   const LoadingMetrics& l = *result.epochs.back().loading;
-  const double all = l.read_s + l.decode_s + l.resize_s + l.normalise_s;
+  const double all = l.all_s();
   std::string text =
       fmt::format("\nloading: {:.1f}% of the time waited for", 100 * l.wait_fraction);
   if (all > 0)

@@ -15,34 +15,35 @@ ordered_json interval(const Spread& spread) {
   return {number(spread.mean - *spread.half_width), number(spread.mean + *spread.half_width)};
 }
 
-ordered_json object(const std::optional<Spread>& spread) {
-  if (!spread || spread->count == 0) return nullptr;
-  return {{"mean", number(spread->mean)},       {"min", number(spread->min)},
-          {"max", number(spread->max)},         {"stddev", number(spread->stddev)},
-          {"confidence_95", interval(*spread)}, {"count", spread->count}};
+ordered_json object(const Spread& spread) {
+  if (spread.count == 0) return nullptr;
+  return {{"mean", number(spread.mean)},       {"min", number(spread.min)},
+          {"max", number(spread.max)},         {"stddev", number(spread.stddev)},
+          {"confidence_95", interval(spread)}, {"count", spread.count}};
 }
 
-ordered_json object(const std::optional<PairedDifference>& difference) {
+ordered_json object(const std::optional<Spreads>& difference) {
   if (!difference) return nullptr;
-  return {{"final_accuracy", object(difference->final_accuracy)},
-          {"final_loss", object(difference->final_loss)},
-          {"epochs_to_target", object(difference->epochs)},
-          {"seconds_to_target", object(difference->seconds)}};
+  return {{"final_accuracy", object((*difference)[Respect::final_accuracy])},
+          {"final_loss", object((*difference)[Respect::final_loss])},
+          {"epochs_to_target", object((*difference)[Respect::epochs])},
+          {"seconds_to_target", object((*difference)[Respect::seconds])}};
 }
 
 ordered_json object(const GroupSummary& group) {
+  const Spreads& values = group.values;
   return {{"name", group.name},
           {"runs", group.runs},
           {"failed", group.failed},
           {"reached", group.reached},
-          {"epochs_to_target", object(group.epochs)},
-          {"seconds_to_target", object(group.seconds)},
-          {"final_accuracy", object(group.final_accuracy)},
-          {"best_accuracy", object(group.best_accuracy)},
+          {"epochs_to_target", object(values[Respect::epochs])},
+          {"seconds_to_target", object(values[Respect::seconds])},
+          {"final_accuracy", object(values[Respect::final_accuracy])},
+          {"best_accuracy", object(values[Respect::best_accuracy])},
           {"median_accuracy", object(group.median_accuracy)},
-          {"final_loss", object(group.final_loss)},
-          {"best_loss", object(group.best_loss)},
-          {"seconds_per_step", object(group.seconds_per_step)},
+          {"final_loss", object(values[Respect::final_loss])},
+          {"best_loss", object(values[Respect::best_loss])},
+          {"seconds_per_step", object(values[Respect::step])},
           {"chance_accuracy", number(group.chance)},
           {"step_ratio", group.step_ratio > 0 ? number(group.step_ratio) : nullptr},
           {"difference_to_baseline", object(group.difference)}};
@@ -71,7 +72,7 @@ ordered_json standings_of(const Comparison& comparison) {
     ordered_json places = ordered_json::array();
     for (const Place& place : standing.places)
       places.push_back({{"name", comparison.groups[place.group].name},
-                        {"difference_to_first", object(std::optional(place.difference))},
+                        {"difference_to_first", object(place.difference)},
                         {"shown_worse", place.worse}});
     out[keys_of(standing).standing] = {{"difference_shown", !standing.best().empty()},
                                        {"places", std::move(places)}};
@@ -102,30 +103,27 @@ ordered_json object(const Point& point) {
 
 ordered_json curves_of(const RunGroup& group) {
   ordered_json out = ordered_json::object();
-  for (const auto& [name, measure] : {std::pair{"test_accuracy", Measure::test_accuracy},
-                                      {"train_loss", Measure::train_loss},
-                                      {"test_loss", Measure::test_loss},
-                                      {"test_top5", Measure::test_top5},
-                                      {"train_top5", Measure::train_top5}}) {
+  for (const Measure measure : {Measure::test_accuracy, Measure::train_loss, Measure::test_loss,
+                                Measure::test_top5, Measure::train_top5}) {
     ordered_json segments = ordered_json::array();
     for (const Segment& segment : curve_of(group, measure)) {
       segments.push_back(ordered_json::array());
       for (const Point& point : segment) segments.back().push_back(object(point));
     }
-    out[name] = std::move(segments);
+    out[name_of(measure)] = std::move(segments);
   }
   return out;
 }
 
-ordered_json object(const std::optional<LoadingSummary>& loading) {
-  if (!loading) return nullptr;
-  return {{"wait_fraction", number(loading->wait_fraction)},
-          {"rate", number(loading->all)},
-          {"read_rate", number(loading->read)},
-          {"decode_rate", number(loading->decode)},
-          {"resize_rate", number(loading->resize)},
-          {"normalise_rate", number(loading->normalise)},
-          {"bad", number(loading->bad)}};
+ordered_json object(const std::optional<LoadingMetrics>& l) {
+  if (!l) return nullptr;
+  return {{"wait_fraction", number(l->wait_fraction)},
+          {"rate", number(l->rate(l->all_s()))},
+          {"read_rate", number(l->rate(l->read_s))},
+          {"decode_rate", number(l->rate(l->decode_s))},
+          {"resize_rate", number(l->rate(l->resize_s))},
+          {"normalise_rate", number(l->rate(l->normalise_s))},
+          {"bad", number(l->bad)}};
 }
 
 ordered_json object(const std::optional<StalenessSummary>& staleness) {
@@ -133,10 +131,10 @@ ordered_json object(const std::optional<StalenessSummary>& staleness) {
   ordered_json intervals = ordered_json::array();
   for (const auto& at : staleness->first->curvature.intervals)
     intervals.push_back({at.step, number(at.a), number(at.g), number(at.norm)});
-  return {{"a_kept", object(std::optional(staleness->a_kept))},
-          {"g_kept", object(std::optional(staleness->g_kept))},
-          {"bytes_saved", object(std::optional(staleness->bytes_saved))},
-          {"flops_saved", object(std::optional(staleness->flops_saved))},
+  return {{"a_kept", object(staleness->a_kept)},
+          {"g_kept", object(staleness->g_kept)},
+          {"bytes_saved", object(staleness->bytes_saved)},
+          {"flops_saved", object(staleness->flops_saved)},
           {"seed", staleness->first->seed},
           {"intervals", std::move(intervals)}};
 }

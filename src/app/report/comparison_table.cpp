@@ -9,8 +9,6 @@ namespace {
 
 using Group = const GroupSummary&;
 
-Spread or_none(const std::optional<Spread>& spread) { return spread.value_or(Spread{}); }
-
 std::string runs_text(Group group) {
   if (group.failed == 0) return fmt::format("{}", group.runs);
   return fmt::format("{}, {} failed", group.runs, group.failed);
@@ -23,8 +21,8 @@ Table table_of(const Comparison& comparison, Dash dash) {
   const auto column = [&](Head head, const auto& read) {
     add_column(out, std::move(head), comparison.groups, read);
   };
-  const auto contest = [&](Head head, Respect respect, const auto& read) {
-    column(std::move(head), read);
+  const auto contest = [&](Head head, Respect respect) {
+    column(std::move(head), [&](Group g) { return value_text(respect, g.values[respect], dash); });
     for (const Standing& standing : comparison.standings)
       if (standing.respect == respect)
         for (const std::size_t group : standing.best()) out.rows[group].back().best = true;
@@ -35,26 +33,19 @@ Table table_of(const Comparison& comparison, Dash dash) {
   if (comparison.target.any()) {
     const std::string target = target_text(comparison.target);
     column({"reached", target}, [](Group g) { return fmt::format("{} of {}", g.reached, g.runs); });
-    contest({"epochs to", target}, Respect::epochs,
-            [&](Group g) { return epochs_text(or_none(g.epochs), dash); });
-    contest({"seconds to", target}, Respect::seconds,
-            [&](Group g) { return seconds_text(or_none(g.seconds), dash); });
+    contest({"epochs to", target}, Respect::epochs);
+    contest({"seconds to", target}, Respect::seconds);
   }
   if (comparison.has_accuracy()) {
-    contest({"final", "accuracy, %"}, Respect::final_accuracy,
-            [&](Group g) { return percent_text(g.final_accuracy, dash); });
+    contest({"final", "accuracy, %"}, Respect::final_accuracy);
     column({"median of last 5", "accuracies, %", false},
-           [&](Group g) { return percent_text(g.median_accuracy, dash); });
-    contest({"best", "accuracy, %", false}, Respect::best_accuracy,
-            [&](Group g) { return percent_text(g.best_accuracy, dash); });
+           [&](Group g) { return value_text(Respect::final_accuracy, g.median_accuracy, dash); });
+    contest({"best", "accuracy, %", false}, Respect::best_accuracy);
   } else {
-    contest({"final", "test loss"}, Respect::final_loss,
-            [&](Group g) { return loss_text(g.final_loss, dash); });
-    contest({"best", "test loss", false}, Respect::best_loss,
-            [&](Group g) { return loss_text(g.best_loss, dash); });
+    contest({"final", "test loss"}, Respect::final_loss);
+    contest({"best", "test loss", false}, Respect::best_loss);
   }
-  contest({"ms per", "step"}, Respect::step,
-          [&](Group g) { return milliseconds_text(g.seconds_per_step, dash); });
+  contest({"ms per", "step"}, Respect::step);
   column({"step", "ratio"},
          [](Group g) { return g.step_ratio > 0 ? fixed(g.step_ratio, 2) : "-"; });
   return out;
@@ -62,37 +53,37 @@ Table table_of(const Comparison& comparison, Dash dash) {
 
 Table interval_table(const Comparison& comparison) {
   const bool repeated = std::ranges::any_of(comparison.groups, [](Group g) {
-    return g.final_accuracy.count > 1 || g.final_loss.count > 1;
+    return g.values[Respect::final_accuracy].count > 1 || g.values[Respect::final_loss].count > 1;
   });
   if (!repeated) return {};
   Table out;
-  const auto column = [&](Head head, double factor, const auto& spread) {
-    add_column(out, std::move(head), comparison.groups, [&](Group g) {
-      return with_interval(or_none(std::invoke(spread, g)), factor, Sign::none);
-    });
+  const auto column = [&](Head head, double factor, Respect respect) {
+    add_column(out, std::move(head), comparison.groups,
+               [&](Group g) { return with_interval(g.values[respect], factor, Sign::none); });
   };
-  const auto difference = [&](Head head, double factor, Spread PairedDifference::*spread) {
+  const auto difference = [&](Head head, double factor, Respect respect) {
     if (comparison.groups.size() < 2) return;
     head.bottom = "minus " + comparison.baseline;
     add_column(out, std::move(head), comparison.groups, [&](Group g) {
-      return with_interval(g.difference.value_or(PairedDifference{}).*spread, factor, Sign::always);
+      return with_interval(g.difference.value_or(Spreads{})[respect], factor, Sign::always);
     });
   };
   add_column(out, {"", "configuration"}, comparison.groups, &GroupSummary::name);
   if (comparison.has_accuracy()) {
-    column({"final", "accuracy, %"}, 100, &GroupSummary::final_accuracy);
-    column({"median of last 5", "accuracies, %", false}, 100, &GroupSummary::median_accuracy);
-    difference({"accuracy, points,", ""}, 100, &PairedDifference::final_accuracy);
+    column({"final", "accuracy, %"}, 100, Respect::final_accuracy);
+    add_column(out, {"median of last 5", "accuracies, %", false}, comparison.groups,
+               [](Group g) { return with_interval(g.median_accuracy, 100, Sign::none); });
+    difference({"accuracy, points,", ""}, 100, Respect::final_accuracy);
   } else {
-    column({"final", "test loss"}, 1, &GroupSummary::final_loss);
-    difference({"test loss,", ""}, 1, &PairedDifference::final_loss);
+    column({"final", "test loss"}, 1, Respect::final_loss);
+    difference({"test loss,", ""}, 1, Respect::final_loss);
   }
   if (!comparison.target.any()) return out;
   const std::string target = target_text(comparison.target);
-  column({"epochs to", target}, 1, &GroupSummary::epochs);
-  difference({"epochs", ""}, 1, &PairedDifference::epochs);
-  column({"seconds to", target, false}, 1, &GroupSummary::seconds);
-  difference({"seconds", "", false}, 1, &PairedDifference::seconds);
+  column({"epochs to", target}, 1, Respect::epochs);
+  difference({"epochs", ""}, 1, Respect::epochs);
+  column({"seconds to", target, false}, 1, Respect::seconds);
+  difference({"seconds", "", false}, 1, Respect::seconds);
   return out;
 }
 

@@ -19,9 +19,9 @@ std::map<std::string, double> step_seconds(const RunGroup& group) {
   return out;
 }
 
-std::optional<LoadingSummary> loading_of(const RunGroup& group) {
+std::optional<LoadingMetrics> loading_of(const RunGroup& group) {
   LoadingMetrics sum;
-  double epochs = 0, all_bad = 0;
+  double epochs = 0;
   for (const RunResult& run : group.runs) {
     double bad = 0;
     for (const EpochMetrics& epoch : run.epochs) {
@@ -33,36 +33,26 @@ std::optional<LoadingSummary> loading_of(const RunGroup& group) {
         sum.*part += (*epoch.loading).*part;
       bad = std::max(bad, epoch.loading->bad);
     }
-    all_bad += bad;
+    sum.bad += bad;
   }
   if (epochs == 0) return std::nullopt;
-  return LoadingSummary{.wait_fraction = sum.wait_fraction / epochs,
-                        .all = sum.rate(sum.read_s + sum.decode_s + sum.resize_s + sum.normalise_s),
-                        .read = sum.rate(sum.read_s),
-                        .decode = sum.rate(sum.decode_s),
-                        .resize = sum.rate(sum.resize_s),
-                        .normalise = sum.rate(sum.normalise_s),
-                        .bad = all_bad};
+  sum.wait_fraction /= epochs;
+  return sum;
 }
 
 std::optional<StalenessSummary> staleness_of(const RunGroup& group) {
-  StalenessSummary out;
-  std::vector<double> a, g, bytes, flops;
-  for (const RunResult& run : group.runs) {
-    const CurvatureResult& c = run.curvature;
-    if (c.intervals.empty()) continue;
-    if (out.first == nullptr) out.first = &run;
-    a.push_back(c.a_kept());
-    g.push_back(c.g_kept());
-    bytes.push_back(c.bytes_saved());
-    flops.push_back(c.flops_saved());
-  }
-  if (out.first == nullptr) return std::nullopt;
-  out.a_kept = spread_of(a);
-  out.g_kept = spread_of(g);
-  out.bytes_saved = spread_of(bytes);
-  out.flops_saved = spread_of(flops);
-  return out;
+  std::vector<const RunResult*> adaptive;
+  for (const RunResult& run : group.runs)
+    if (!run.curvature.intervals.empty()) adaptive.push_back(&run);
+  if (adaptive.empty()) return std::nullopt;
+  const auto spread = [&](double (CurvatureResult::*value)() const) {
+    std::vector<double> values;
+    for (const RunResult* run : adaptive) values.push_back((run->curvature.*value)());
+    return spread_of(values);
+  };
+  return StalenessSummary{spread(&CurvatureResult::a_kept), spread(&CurvatureResult::g_kept),
+                          spread(&CurvatureResult::bytes_saved),
+                          spread(&CurvatureResult::flops_saved), adaptive.front()};
 }
 
 }  // namespace dkfac::app

@@ -13,15 +13,9 @@ namespace dkfac::app {
 /// steps. An activity that a run lacks took no time in it.
 [[nodiscard]] std::map<std::string, double> step_seconds(const RunGroup& group);
 
-/// Loading of photographs over all epochs of a group's runs.
-struct LoadingSummary {
-  double wait_fraction = 0;  ///< Of the training time, spent waiting for batches.
-  /// Images per second of one thread, in all and in each stage alone; unset where it took no time.
-  std::optional<double> all, read, decode, resize, normalise;
-  double bad = 0;  ///< Damaged photographs, summed over runs.
-};
-/// Unset without photographs.
-[[nodiscard]] std::optional<LoadingSummary> loading_of(const RunGroup& group);
+/// Returns the loading of photographs over all epochs of a group's runs: the mean of the fraction,
+/// and sums, for the damaged ones over runs. Unset without photographs.
+[[nodiscard]] std::optional<LoadingMetrics> loading_of(const RunGroup& group);
 
 /// The runs of a group under the adaptive rule.
 struct StalenessSummary {

@@ -4,8 +4,6 @@
 
 #include <fmt/core.h>
 
-#include "app/report/ranking.h"
-
 namespace dkfac::app {
 namespace {
 
@@ -13,7 +11,6 @@ namespace {
 struct Words {
   Respect respect;
   std::string best, what, verb, verb_of_several, rest, alone;
-  std::string (*text)(const Spread&, Dash);
   std::string unit;
   double factor;                ///< From values to differences in their unit.
   std::string difference_unit;  ///< Accuracies differ by points.
@@ -22,19 +19,16 @@ struct Words {
 
 std::vector<Words> words_of(const Targets& target) {
   const std::string to = target_text(target);
-  return {
-      {Respect::epochs, "Fewest epochs to " + to, "epochs to " + to, "reaches", "reach",
-       to + " in the fewest epochs", "alone reaches " + to, epochs_text, "epochs", 1, "epochs",
-       "as many"},
-      {Respect::seconds, "Fewest seconds to " + to, "seconds to " + to, "reaches", "reach",
-       to + " in the fewest seconds", "alone reaches " + to, seconds_text, "s", 1, "s", "as long"},
-      {Respect::final_accuracy, "Highest final accuracy", "final accuracy", "ends", "end",
-       "with the highest test accuracy", "alone has a final accuracy", percent_text, "%", 100,
-       "points", ""},
-      {Respect::final_loss, "Lowest final test loss", "final test loss", "ends", "end",
-       "with the lowest test loss", "alone has a final test loss", loss_text, "", 1, "", "as high"},
-      {Respect::step, "Cheapest step", "time of a step", "has", "have", "the cheapest step",
-       "alone has the time of a step", milliseconds_text, "ms", 1e3, "ms", "as much"}};
+  return {{Respect::epochs, "Fewest epochs to " + to, "epochs to " + to, "reaches", "reach",
+           to + " in the fewest epochs", "alone reaches " + to, "epochs", 1, "epochs", "as many"},
+          {Respect::seconds, "Fewest seconds to " + to, "seconds to " + to, "reaches", "reach",
+           to + " in the fewest seconds", "alone reaches " + to, "s", 1, "s", "as long"},
+          {Respect::final_accuracy, "Highest final accuracy", "final accuracy", "ends", "end",
+           "with the highest test accuracy", "alone has a final accuracy", "%", 100, "points", ""},
+          {Respect::final_loss, "Lowest final test loss", "final test loss", "ends", "end",
+           "with the lowest test loss", "alone has a final test loss", "", 1, "", "as high"},
+          {Respect::step, "Cheapest step", "time of a step", "has", "have", "the cheapest step",
+           "alone has the time of a step", "ms", 1e3, "ms", "as much"}};
 }
 
 std::string with_unit(const std::string& number, const std::string& unit) {
@@ -80,10 +74,10 @@ class Finder {
     return comparison_.groups[group].name;
   }
   [[nodiscard]] const Spread& spread(const Place& place) const {
-    return *spread_in(words_.respect, comparison_.groups[place.group]);
+    return comparison_.groups[place.group].values[words_.respect];
   }
   [[nodiscard]] std::string text(const Place& place) const {
-    return with_unit(words_.text(spread(place), dash_), words_.unit);
+    return with_unit(value_text(words_.respect, spread(place), dash_), words_.unit);
   }
 
   /// Formats a value with its distance from the first: "3 epochs (1.50 times as many, +1.00 ± 0.88
@@ -164,7 +158,7 @@ void add_target_caveats(const Comparison& comparison, std::vector<std::string>& 
 void add_chance_caveat(const Comparison& comparison, std::vector<std::string>& out) {
   constexpr double kNear = 0.01;
   for (const GroupSummary& group : comparison.groups) {
-    const Spread& accuracy = group.final_accuracy;
+    const Spread& accuracy = group.values[Respect::final_accuracy];
     if (!group.chance || accuracy.count == 0 || accuracy.min > *group.chance + kNear) continue;
     if (accuracy.mean - accuracy.half_width.value_or(0) > *group.chance) continue;
     out.push_back(

@@ -40,27 +40,12 @@ std::string target_text(const Targets& target) {
   return out;
 }
 
-std::string epochs_text(const Spread& spread, Dash dash) {
-  return range_text(spread, dash, epochs_number);
-}
-
-std::string seconds_text(const Spread& spread, Dash dash) {
-  const int decimals = decimals_of(spread.mean);
-  return range_text(spread, dash, [&](double s) { return fixed(s, decimals); });
-}
-
-std::string milliseconds_text(const Spread& seconds, Dash dash) {
-  const int decimals = decimals_of(1e3 * seconds.mean);
-  return range_text(seconds, dash, [&](double s) { return fixed(1e3 * s, decimals); });
-}
-
-std::string percent_text(const Spread& accuracy, Dash dash) {
-  return range_text(accuracy, dash, [](double a) { return fixed(100 * a, 2); });
-}
-
-std::string loss_text(const Spread& loss, Dash dash) {
-  const int decimals = decimals_of(loss.mean);
-  return range_text(loss, dash, [&](double x) { return fixed(x, decimals); });
+std::string value_text(Respect respect, const Spread& spread, Dash dash) {
+  if (respect == Respect::epochs) return range_text(spread, dash, epochs_number);
+  const bool accuracy = is_accuracy(respect);
+  const double factor = accuracy ? 100 : respect == Respect::step ? 1e3 : 1;
+  const int decimals = accuracy ? 2 : decimals_of(factor * spread.mean);
+  return range_text(spread, dash, [&](double x) { return fixed(factor * x, decimals); });
 }
 
 std::string with_interval(const Spread& spread, double factor, Sign sign) {

@@ -19,12 +19,9 @@ enum class Dash { plain, en };
 /// Formats targets: "90 %", "top-5 93 %", "75 % and top-5 93 %", "loss 30"; empty without any.
 [[nodiscard]] std::string target_text(const Targets& target);
 
-// Formats the mean, and the range over seeds where there is one: "4.3 [4-5]". "-" without values.
-[[nodiscard]] std::string epochs_text(const Spread& spread, Dash dash);
-[[nodiscard]] std::string seconds_text(const Spread& spread, Dash dash);
-[[nodiscard]] std::string milliseconds_text(const Spread& seconds, Dash dash);
-[[nodiscard]] std::string loss_text(const Spread& loss, Dash dash);
-[[nodiscard]] std::string percent_text(const Spread& accuracy, Dash dash);
+/// Formats the mean, accuracies in percent and steps in milliseconds, and the range over seeds
+/// where there is one: "4.3 [4-5]". "-" without values.
+[[nodiscard]] std::string value_text(Respect respect, const Spread& spread, Dash dash);
 
 enum class Sign { none, always };
 /// Formats the mean times a factor and half the width of its interval, "91.20 \u00b1 0.35", or the

@@ -8,10 +8,6 @@
 namespace dkfac::app {
 namespace {
 
-bool is_accuracy(Respect respect) {
-  return respect == Respect::final_accuracy || respect == Respect::best_accuracy;
-}
-
 bool is_of_the_end(Respect respect) {
   return is_accuracy(respect) || respect == Respect::final_loss || respect == Respect::best_loss;
 }
@@ -46,34 +42,12 @@ bool shown_worse(Respect respect, const Spread& difference, double leader) {
 
 double value_in(Respect respect, const RunResult& run, const Targets& target) {
   if (run.status == "failed") return NAN;
-  switch (respect) {
-    case Respect::final_accuracy:
-      return any_evaluated(run) ? run.final_accuracy : NAN;
-    case Respect::best_accuracy:
-      return any_evaluated(run) ? run.best_accuracy : NAN;
-    case Respect::final_loss:
-      return any_evaluated(run) ? run.final_loss : NAN;
-    case Respect::best_loss:
-      return any_evaluated(run) ? run.best_loss : NAN;
-    case Respect::step:
-      return run.seconds_per_step > 0 ? run.seconds_per_step : NAN;
-    case Respect::epochs:
-    case Respect::seconds:
-      break;
-  }
-  return value_at_target(respect, run, target);
-}
-
-const Spread* spread_in(Respect respect, const GroupSummary& group) {
-  const Spread* spread = respect == Respect::final_accuracy             ? &group.final_accuracy
-                         : respect == Respect::best_accuracy            ? &group.best_accuracy
-                         : respect == Respect::final_loss               ? &group.final_loss
-                         : respect == Respect::best_loss                ? &group.best_loss
-                         : respect == Respect::step                     ? &group.seconds_per_step
-                         : respect == Respect::epochs && group.epochs   ? &*group.epochs
-                         : respect == Respect::seconds && group.seconds ? &*group.seconds
-                                                                        : nullptr;
-  return spread != nullptr && spread->count > 0 ? spread : nullptr;
+  if (respect == Respect::step) return run.seconds_per_step > 0 ? run.seconds_per_step : NAN;
+  if (!is_of_the_end(respect)) return value_at_target(respect, run, target);
+  if (!any_evaluated(run)) return NAN;
+  if (is_accuracy(respect))
+    return respect == Respect::final_accuracy ? run.final_accuracy : run.best_accuracy;
+  return respect == Respect::final_loss ? run.final_loss : run.best_loss;
 }
 
 Spread paired_difference(Respect respect, const RunGroup& group, const RunGroup& other,
@@ -93,10 +67,8 @@ Standing standing_of(Respect respect, std::span<const RunGroup> groups,
                      const std::vector<GroupSummary>& summaries, const Targets& target) {
   Standing out{respect, {}};
   for (std::size_t i = 0; i < summaries.size(); ++i)
-    if (spread_in(respect, summaries[i]) != nullptr) out.places.push_back({i});
-  const auto mean = [&](const Place& place) {
-    return spread_in(respect, summaries[place.group])->mean;
-  };
+    if (summaries[i].values[respect].count > 0) out.places.push_back({i});
+  const auto mean = [&](const Place& place) { return summaries[place.group].values[respect].mean; };
   std::ranges::stable_sort(out.places, [&](const Place& a, const Place& b) {
     const double of_a = fraction_of(respect, summaries[a.group]),
                  of_b = fraction_of(respect, summaries[b.group]);

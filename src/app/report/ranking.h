@@ -6,8 +6,6 @@ namespace dkfac::app {
 
 /// Returns the value of a run; NaN where it has none, as of a run that failed.
 [[nodiscard]] double value_in(Respect respect, const RunResult& run, const Targets& target);
-/// Returns the values of a group in this respect; null where it has none.
-[[nodiscard]] const Spread* spread_in(Respect respect, const GroupSummary& group);
 
 /// Returns the differences between runs of one seed, over the seeds with which both groups have a
 /// value.

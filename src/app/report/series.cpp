@@ -12,35 +12,29 @@ struct Samples {
   std::vector<double> values, steps, seconds;
 };
 
-bool needs_test(Measure measure) {
-  return measure == Measure::test_accuracy || measure == Measure::test_loss ||
-         measure == Measure::test_top5;
-}
+struct Drawn {
+  const char* name;
+  bool tested;  ///< Only evaluated epochs have it.
+  double (*value)(const EpochMetrics&);
+};
+/// In the order of Measure.
+constexpr Drawn kDrawn[] = {
+    {"test_accuracy", true, [](const EpochMetrics& e) { return e.test_accuracy; }},
+    {"train_loss", false, [](const EpochMetrics& e) { return e.train_loss; }},
+    {"test_loss", true, [](const EpochMetrics& e) { return e.test_loss; }},
+    {"test_top5", true, [](const EpochMetrics& e) { return e.test_top5.value_or(NAN); }},
+    {"train_top5", false, [](const EpochMetrics& e) { return e.train_top5.value_or(NAN); }}};
 
-double value_of(const EpochMetrics& metrics, Measure measure) {
-  switch (measure) {
-    case Measure::train_loss:
-      return metrics.train_loss;
-    case Measure::test_loss:
-      return metrics.test_loss;
-    case Measure::test_top5:
-      return metrics.test_top5.value_or(NAN);
-    case Measure::train_top5:
-      return metrics.train_top5.value_or(NAN);
-    case Measure::test_accuracy:
-      break;
-  }
-  return metrics.test_accuracy;
-}
+const Drawn& drawn(Measure measure) { return kDrawn[static_cast<std::size_t>(measure)]; }
 
 /// Collects the values of all seeds for each epoch that any of them has.
 std::map<std::int64_t, Samples> by_epoch(const RunGroup& group, Measure measure) {
   std::map<std::int64_t, Samples> out;
   for (const RunResult& run : group.runs)
     for (const EpochMetrics& epoch : run.epochs) {
-      if (needs_test(measure) && !epoch.evaluated) continue;
+      if (drawn(measure).tested && !epoch.evaluated) continue;
       Samples& samples = out[epoch.epoch];
-      const double value = value_of(epoch, measure);
+      const double value = drawn(measure).value(epoch);
       if (!std::isfinite(value)) continue;
       samples.values.push_back(value);
       samples.steps.push_back(static_cast<double>(epoch.step));
@@ -57,6 +51,8 @@ std::vector<NamedRun> runs_of(std::span<const RunGroup> groups) {
     for (const RunResult& run : group.runs) out.push_back({group.name, &run});
   return out;
 }
+
+const char* name_of(Measure measure) { return drawn(measure).name; }
 
 std::vector<Segment> curve_of(const RunGroup& group, Measure measure) {
   std::vector<Segment> out;

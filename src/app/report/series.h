@@ -17,7 +17,9 @@ struct NamedRun {
 };
 [[nodiscard]] std::vector<NamedRun> runs_of(std::span<const RunGroup> groups);
 
+/// What is drawn over epochs.
 enum class Measure : std::uint8_t { test_accuracy, train_loss, test_loss, test_top5, train_top5 };
+[[nodiscard]] const char* name_of(Measure measure);
 
 /// One epoch of a group: mean and range over the seeds that have a finite value there.
 struct Point {

@@ -23,6 +23,13 @@ Targets common_target(std::span<const RunGroup> groups) {
   return !runs.empty() && std::ranges::all_of(runs, alike) ? runs.front()->target : Targets{};
 }
 
+/// Every respect, in order.
+std::array<Respect, kRespects> all_respects() {
+  std::array<Respect, kRespects> all{};
+  for (std::size_t i = 0; i < kRespects; ++i) all[i] = static_cast<Respect>(i);
+  return all;
+}
+
 GroupSummary summarize_group(const RunGroup& group, const Targets& target) {
   GroupSummary out;
   out.name = group.name;
@@ -33,23 +40,13 @@ GroupSummary summarize_group(const RunGroup& group, const Targets& target) {
     for (const RunResult& run : group.runs) values.push_back(value(run));
     return spread_of(values);
   };
-  const auto in = [&](Respect respect) {
-    return spread([&](const RunResult& run) { return value_in(respect, run, target); });
-  };
-  const Spread epochs = in(Respect::epochs);
-  out.reached = epochs.count;
-  if (out.reached > 0) {
-    out.epochs = epochs;
-    out.seconds = in(Respect::seconds);
-  }
-  out.final_accuracy = in(Respect::final_accuracy);
-  out.best_accuracy = in(Respect::best_accuracy);
+  for (const Respect respect : all_respects())
+    out.values[respect] =
+        spread([&](const RunResult& run) { return value_in(respect, run, target); });
+  out.reached = out.values[Respect::epochs].count;
   out.median_accuracy = spread([](const RunResult& run) {
     return run.status != "failed" && any_evaluated(run) ? median_of_last(run.epochs) : NAN;
   });
-  out.final_loss = in(Respect::final_loss);
-  out.best_loss = in(Respect::best_loss);
-  out.seconds_per_step = in(Respect::step);
   const auto alike = [&](const RunResult& run) { return run.chance == group.runs[0].chance; };
   if (!group.runs.empty() && std::ranges::all_of(group.runs, alike))
     out.chance = group.runs[0].chance;
@@ -125,12 +122,9 @@ Comparison summarize(std::span<const RunGroup> groups, const Targets& wanted) {
   for (const RunGroup& group : groups) out.groups.push_back(summarize_group(group, target));
   if (!groups.empty()) out.baseline = groups.front().name;
   for (std::size_t i = 1; i < groups.size(); ++i) {
-    const auto difference = [&](Respect respect) {
-      return paired_difference(respect, groups[i], groups.front(), target);
-    };
-    out.groups[i].difference = {difference(Respect::final_accuracy),
-                                difference(Respect::final_loss), difference(Respect::epochs),
-                                difference(Respect::seconds)};
+    Spreads& difference = out.groups[i].difference.emplace();
+    for (const Respect respect : all_respects())
+      difference[respect] = paired_difference(respect, groups[i], groups.front(), target);
   }
   const bool accuracy = out.has_accuracy();
   for (const Respect respect :
@@ -138,9 +132,9 @@ Comparison summarize(std::span<const RunGroup> groups, const Targets& wanted) {
         accuracy ? Respect::best_accuracy : Respect::best_loss, Respect::step})
     out.standings.push_back(standing_of(respect, groups, out.groups, target));
   if (const auto& by_step = out.standings.back().places; !by_step.empty()) {
-    const double cheapest = out.groups[by_step.front().group].seconds_per_step.mean;
+    const double cheapest = out.groups[by_step.front().group].values[Respect::step].mean;
     for (GroupSummary& group : out.groups)
-      if (cheapest > 0) group.step_ratio = group.seconds_per_step.mean / cheapest;
+      if (cheapest > 0) group.step_ratio = group.values[Respect::step].mean / cheapest;
   }
   out.caption = make_caption(groups);
   return out;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -21,38 +22,41 @@ struct Spread {
 };
 [[nodiscard]] Spread spread_of(std::span<const double> values);
 
-/// Paired difference of a group and the baseline, over the seeds that both ran without failure.
-/// Runs of one seed share initial weights and data order, which reduces the variance of their
-/// difference.
-struct PairedDifference {
-  Spread final_accuracy;  ///< Difference of accuracies in [0, 1].
-  Spread final_loss;
-  Spread epochs, seconds;  ///< To target, over the seeds with which both reached it.
+/// Measures in which groups are compared.
+enum class Respect : std::uint8_t {
+  epochs,  ///< This and the next: to the target, of the runs that reached it.
+  seconds,
+  final_accuracy,  ///< This and the next: in [0, 1].
+  best_accuracy,
+  step,        ///< Seconds of a step.
+  final_loss,  ///< This and the next: where no run has an accuracy, in place of those.
+  best_loss
+};
+inline constexpr std::size_t kRespects = 7;
+[[nodiscard]] constexpr bool is_accuracy(Respect respect) {
+  return respect == Respect::final_accuracy || respect == Respect::best_accuracy;
+}
+
+/// A spread in each respect, without values where there are none.
+struct Spreads {
+  std::array<Spread, kRespects> all{};
+  Spread& operator[](Respect respect) { return all[static_cast<std::size_t>(respect)]; }
+  const Spread& operator[](Respect respect) const { return all[static_cast<std::size_t>(respect)]; }
 };
 
 /// Summary of one group: a row of the comparison.
 struct GroupSummary {
   std::string name;
   std::int64_t runs = 0, failed = 0;
-  std::int64_t reached = 0;               ///< Runs that reached the target and did not fail.
-  std::optional<Spread> epochs, seconds;  ///< To target, over the runs that reached it.
-  Spread final_accuracy, best_accuracy;   ///< In [0, 1], over the runs that did not fail.
-  Spread median_accuracy;                 ///< Over the last five epochs of each such run.
-  Spread final_loss, best_loss;           ///< Of the test data, over the same runs.
-  std::optional<double> chance;           ///< RunResult::chance, if it is that of all runs.
-  Spread seconds_per_step;                ///< Over the same runs.
-  double step_ratio = 0;                  ///< Mean step over the cheapest group's; 0 when unknown.
-  std::optional<PairedDifference> difference;  ///< Unset for the baseline.
-};
-/// Measures in which groups are compared.
-enum class Respect : std::uint8_t {
-  epochs,
-  seconds,
-  final_accuracy,
-  best_accuracy,
-  step,
-  final_loss,  ///< This and the next: where no run has an accuracy, in place of those.
-  best_loss
+  std::int64_t reached = 0;      ///< Runs that reached the target and did not fail.
+  Spreads values;                ///< Over the runs that did not fail.
+  Spread median_accuracy;        ///< Over the last five epochs of each such run.
+  std::optional<double> chance;  ///< RunResult::chance, if it is that of all runs.
+  double step_ratio = 0;         ///< Mean step over the cheapest group's; 0 when unknown.
+  /// Paired differences to the baseline, over the seeds with which both have a value; unset for the
+  /// baseline. Runs of one seed share initial weights and data order, which reduces the variance of
+  /// their difference.
+  std::optional<Spreads> difference;
 };
 
 /// A group's place in one respect.
@@ -82,7 +86,8 @@ struct Comparison {
   /// Returns whether any run has an accuracy; else the comparison is of losses.
   [[nodiscard]] bool has_accuracy() const {
     return groups.empty() || std::ranges::any_of(groups, [](const GroupSummary& group) {
-             return group.final_accuracy.count > 0 || group.final_loss.count == 0;
+             return group.values[Respect::final_accuracy].count > 0 ||
+                    group.values[Respect::final_loss].count == 0;
            });
   }
 };

@@ -22,6 +22,7 @@ struct LoadingMetrics {
   /// Damaged photographs found on any rank, each counted once, since the run or its phase was
   /// started or resumed.
   double bad = 0;
+  [[nodiscard]] double all_s() const { return read_s + decode_s + resize_s + normalise_s; }
   /// Images per second of one thread in a stage; unset where it took no time.
   [[nodiscard]] std::optional<double> rate(double seconds) const {
     return seconds > 0 ? std::optional(images / seconds) : std::nullopt;

@@ -31,12 +31,12 @@ TEST(LoadingOfPhotographs, IsKnownWhereThereAreSome) {
   auto& epochs = group.runs[0].epochs;
   epochs[0].loading = {.wait_fraction = 0.5, .images = 300, .decode_s = 2, .resize_s = 1, .bad = 1};
   epochs[1].loading = {.wait_fraction = 0.2, .images = 300, .decode_s = 2, .resize_s = 1, .bad = 2};
-  const LoadingSummary loading = loading_of(group).value();
+  const LoadingMetrics loading = loading_of(group).value();
   EXPECT_DOUBLE_EQ(loading.wait_fraction, 0.35);
-  EXPECT_DOUBLE_EQ(loading.all.value(), 100);
-  EXPECT_FALSE(loading.read.has_value());
-  EXPECT_DOUBLE_EQ(loading.decode.value(), 150);
-  EXPECT_DOUBLE_EQ(loading.resize.value(), 300);
+  EXPECT_DOUBLE_EQ(loading.rate(loading.all_s()).value(), 100);
+  EXPECT_FALSE(loading.rate(loading.read_s).has_value());
+  EXPECT_DOUBLE_EQ(loading.rate(loading.decode_s).value(), 150);
+  EXPECT_DOUBLE_EQ(loading.rate(loading.resize_s).value(), 300);
   EXPECT_EQ(loading.bad, 2) << "of the run so far, not a sum over epochs";
 }
 

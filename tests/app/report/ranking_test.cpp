@@ -79,8 +79,9 @@ TEST(Losses, AreComparedWhereNoRunHasAnAccuracy) {
   EXPECT_EQ(best_in(comparison, Respect::final_loss), Names{"kfac"});
   EXPECT_EQ(best_in(comparison, Respect::final_accuracy), Names{});
   EXPECT_EQ(comparison.groups[1].reached, 2);
-  EXPECT_EQ(comparison.groups[1].seconds->mean, 2) << "an epoch that ends at the target reaches it";
-  EXPECT_EQ(comparison.groups[1].best_loss.mean, 28.5);
+  EXPECT_EQ(comparison.groups[1].values[Respect::seconds].mean, 2)
+      << "an epoch that ends at the target reaches it";
+  EXPECT_EQ(comparison.groups[1].values[Respect::best_loss].mean, 28.5);
   const std::string text = text_table(comparison);
   EXPECT_TRUE(contains(text, "loss 30")) << text;
   EXPECT_TRUE(contains(text, "kfac ends with the lowest test loss: 30.5 [30.0-31.0]; next adamw"))

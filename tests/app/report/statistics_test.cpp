@@ -64,16 +64,16 @@ TEST(PairedDifference, IsBySeedAgainstTheFirstGroup) {
   const Comparison comparison = summarize(paired_groups(), {0.7});
   EXPECT_EQ(comparison.baseline, "sgd");
   EXPECT_FALSE(comparison.groups[0].difference.has_value());
-  const PairedDifference& d = comparison.groups[1].difference.value();
+  const Spreads& d = comparison.groups[1].difference.value();
   // Differences 0.02, 0.01, 0.03: mean 0.02, standard deviation 0.01.
-  EXPECT_EQ(d.final_accuracy.count, 3);
-  EXPECT_NEAR(d.final_accuracy.mean, 0.02, 1e-12);
-  EXPECT_NEAR(d.final_accuracy.half_width.value(), 0.01 * 4.30265 / std::sqrt(3.0), 1e-6);
+  EXPECT_EQ(d[Respect::final_accuracy].count, 3);
+  EXPECT_NEAR(d[Respect::final_accuracy].mean, 0.02, 1e-12);
+  EXPECT_NEAR(d[Respect::final_accuracy].half_width.value(), 0.01 * 4.30265 / std::sqrt(3.0), 1e-6);
   // Epochs to 0.7: 1, 2, 1 against 2, 2, 2.
-  EXPECT_NEAR(d.epochs.mean, -2.0 / 3, 1e-12);
-  EXPECT_NEAR(d.seconds.mean, (4 - 4 + 8 - 4 + 4 - 4) / 3.0, 1e-12);
+  EXPECT_NEAR(d[Respect::epochs].mean, -2.0 / 3, 1e-12);
+  EXPECT_NEAR(d[Respect::seconds].mean, (4 - 4 + 8 - 4 + 4 - 4) / 3.0, 1e-12);
   // Taken apart, the seeds' effect hides the difference: that is what pairing is for.
-  EXPECT_GT(comparison.groups[1].final_accuracy.half_width.value(), 0.2);
+  EXPECT_GT(comparison.groups[1].values[Respect::final_accuracy].half_width.value(), 0.2);
 }
 
 TEST(PairedDifference, LeavesOutSeedsThatOnlyOneGroupHas) {
@@ -82,10 +82,10 @@ TEST(PairedDifference, LeavesOutSeedsThatOnlyOneGroupHas) {
   groups[1].runs.push_back(failed_run("x", 3));
   groups[0].runs[1].status = "failed";
   const Comparison comparison = summarize(groups, {0.7});
-  const PairedDifference& d = comparison.groups[1].difference.value();
-  EXPECT_EQ(d.final_accuracy.count, 1) << "seed 3 alone";
-  EXPECT_NEAR(d.final_accuracy.mean, 0.03, 1e-12);
-  EXPECT_FALSE(d.final_accuracy.half_width.has_value());
+  const Spreads& d = comparison.groups[1].difference.value();
+  EXPECT_EQ(d[Respect::final_accuracy].count, 1) << "seed 3 alone";
+  EXPECT_NEAR(d[Respect::final_accuracy].mean, 0.03, 1e-12);
+  EXPECT_FALSE(d[Respect::final_accuracy].half_width.has_value());
 }
 
 TEST(Intervals, StandInEveryFormOfTheReport) {

@@ -62,22 +62,23 @@ TEST(Summarize, ReadsTheFirstEpochThatReachesTheTarget) {
   const GroupSummary g = summarize(groups, {0.9}).groups[0];
   EXPECT_EQ(g.runs, 2);
   EXPECT_EQ(g.reached, 2);
-  EXPECT_DOUBLE_EQ(g.epochs->mean, 3);
-  EXPECT_DOUBLE_EQ(g.epochs->min, 2);
-  EXPECT_DOUBLE_EQ(g.epochs->max, 4);
-  EXPECT_DOUBLE_EQ(g.seconds->mean, 9);
-  EXPECT_DOUBLE_EQ(g.final_accuracy.mean, 0.925);
-  EXPECT_DOUBLE_EQ(g.best_accuracy.max, 0.95);
-  EXPECT_DOUBLE_EQ(g.seconds_per_step.mean, 0.3);
+  EXPECT_DOUBLE_EQ(g.values[Respect::epochs].mean, 3);
+  EXPECT_DOUBLE_EQ(g.values[Respect::epochs].min, 2);
+  EXPECT_DOUBLE_EQ(g.values[Respect::epochs].max, 4);
+  EXPECT_DOUBLE_EQ(g.values[Respect::seconds].mean, 9);
+  EXPECT_DOUBLE_EQ(g.values[Respect::final_accuracy].mean, 0.925);
+  EXPECT_DOUBLE_EQ(g.values[Respect::best_accuracy].max, 0.95);
+  EXPECT_DOUBLE_EQ(g.values[Respect::step].mean, 0.3);
 }
 
 TEST(Summarize, UsesTheGivenTargetNotTheOneOfTheRun) {
   std::vector<RunGroup> groups{fake_group("a", {{0.5, 0.9}})};
   groups[0].runs[0].epochs_to_target = 1;
   groups[0].runs[0].seconds_to_target = 2;
-  EXPECT_DOUBLE_EQ(summarize(groups, {0.9}).groups[0].epochs->mean, 2);
+  EXPECT_DOUBLE_EQ(summarize(groups, {0.9}).groups[0].values[Respect::epochs].mean, 2);
   groups[0].runs[0].epochs.clear();
-  EXPECT_DOUBLE_EQ(summarize(groups, {0.9}).groups[0].epochs->mean, 1) << "believed without epochs";
+  EXPECT_DOUBLE_EQ(summarize(groups, {0.9}).groups[0].values[Respect::epochs].mean, 1)
+      << "believed without epochs";
 }
 
 TEST(Summarize, TakesTheTargetThatAllRunsShare) {
@@ -99,15 +100,15 @@ TEST(Summarize, CountsOnlyRunsThatReachTheTargetAndDoNotFail) {
   EXPECT_EQ(g.runs, 4);
   EXPECT_EQ(g.failed, 1);
   EXPECT_EQ(g.reached, 2);
-  EXPECT_EQ(g.epochs->count, 2);
-  EXPECT_EQ(g.final_accuracy.count, 3) << "a failed run has no final accuracy";
+  EXPECT_EQ(g.values[Respect::epochs].count, 2);
+  EXPECT_EQ(g.values[Respect::final_accuracy].count, 3) << "a failed run has no final accuracy";
 }
 
 TEST(Summarize, LeavesTheTargetUnsetWhereNoRunReachesIt) {
   const std::vector<RunGroup> groups{fake_group("a", {{0.5}, {0.6}})};
   const Comparison c = summarize(groups, {0.9});
-  EXPECT_FALSE(c.groups[0].epochs.has_value());
-  EXPECT_FALSE(c.groups[0].seconds.has_value());
+  EXPECT_EQ(c.groups[0].values[Respect::epochs].count, 0);
+  EXPECT_EQ(c.groups[0].values[Respect::seconds].count, 0);
   EXPECT_EQ(best_in(c, Respect::epochs), Names{});
   EXPECT_EQ(best_in(c, Respect::seconds), Names{});
 }
@@ -240,12 +241,12 @@ TEST(Format, GivesThreeDigits) {
 
 TEST(Format, ShowsARangeOnlyWhereThereIsOne) {
   const std::vector<double> one{4.0}, same{4.0, 4.0}, two{4.0, 5.0};
-  EXPECT_EQ(epochs_text({}, Dash::plain), "-");
-  EXPECT_EQ(epochs_text(spread_of(one), Dash::plain), "4");
-  EXPECT_EQ(epochs_text(spread_of(same), Dash::plain), "4");
-  EXPECT_EQ(epochs_text(spread_of(two), Dash::plain), "4.5 [4-5]");
-  EXPECT_EQ(epochs_text(spread_of(two), Dash::en), "4.5 [4\u20135]");
-  EXPECT_EQ(milliseconds_text(spread_of(two), Dash::plain), "4500 [4000-5000]");
+  EXPECT_EQ(value_text(Respect::epochs, {}, Dash::plain), "-");
+  EXPECT_EQ(value_text(Respect::epochs, spread_of(one), Dash::plain), "4");
+  EXPECT_EQ(value_text(Respect::epochs, spread_of(same), Dash::plain), "4");
+  EXPECT_EQ(value_text(Respect::epochs, spread_of(two), Dash::plain), "4.5 [4-5]");
+  EXPECT_EQ(value_text(Respect::epochs, spread_of(two), Dash::en), "4.5 [4\u20135]");
+  EXPECT_EQ(value_text(Respect::step, spread_of(two), Dash::plain), "4500 [4000-5000]");
 }
 
 TEST(Summarize, ReachesTopFiveTargetsAloneAndTogether) {
@@ -253,8 +254,7 @@ TEST(Summarize, ReachesTopFiveTargetsAloneAndTogether) {
   double top5 = 0.9;
   for (EpochMetrics& epoch : groups[0].runs[0].epochs) epoch.test_top5 = top5 += 0.02;
   const auto epochs_to = [&](const Targets& target) {
-    const auto spread = summarize(groups, target).groups[0].epochs;
-    return spread ? spread->mean : 0;
+    return summarize(groups, target).groups[0].values[Respect::epochs].mean;
   };
   EXPECT_EQ(epochs_to({.top5 = 0.93}), 2);
   EXPECT_EQ(epochs_to({.accuracy = 0.85, .top5 = 0.93}), 3);
