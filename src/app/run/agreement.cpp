@@ -1,7 +1,10 @@
 #include "app/run/agreement.h"
 
 #include <cstdlib>
-#include <string>
+#include <sstream>
+
+#include <fmt/core.h>
+#include <fmt/ranges.h>
 
 namespace dkfac::app {
 
@@ -55,6 +58,17 @@ bool any_rank(comm::Communicator& comm, bool mine) {
   double flag = mine ? 1 : 0;
   comm.all_reduce(view_of(&flag, {1}), comm::ReduceOp::max, Stream::cpu(), "flag");
   return flag > 0;
+}
+
+std::set<std::string> all_lines(comm::Communicator& comm, const std::vector<std::string>& mine) {
+  std::set<std::string> all;
+  for (const std::string& of_rank :
+       comm::all_gather_strings(comm, fmt::format("{}", fmt::join(mine, "\n")))) {
+    std::istringstream in(of_rank);
+    for (std::string line; std::getline(in, line);)
+      if (!line.empty()) all.insert(line);
+  }
+  return all;
 }
 
 }  // namespace dkfac::app

@@ -20,7 +20,6 @@
 #include "dkfac/core/threads.h"
 
 #include "app/run/agreement.h"
-#include "app/run/load_kernels.h"
 #include "core/shared/printable.h"
 #include "core/shared/thread_start.h"
 
@@ -172,7 +171,10 @@ int run_job(const Job& job, const Terminal& terminal, const Body& body) {
   comm::LaunchInfo launch;
   if (const auto failure = attempt("launch", [&] { launch = comm::detect_launch(); }))
     return print(*failure, terminal);
-  if (launch.size > 1 || job.ranks > 1) load_kernels_early();
+  // Unless the environment sets another mode, CUDA loads kernels before their first launch, which
+  // may wait for a collective whose peer waits likewise, a deadlock. This process has one thread
+  // yet.
+  if (launch.size > 1 || job.ranks > 1) (void)setenv("CUDA_MODULE_LOADING", "EAGER", 0);
   if (job.early && job.refused) job.refused(launch.rank, *job.early);
   if (launch.size == 1) return run_here(job, terminal, body);
   Job launched = job;

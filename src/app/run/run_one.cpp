@@ -14,7 +14,6 @@
 #include "app/logging/progress.h"
 #include "app/logging/trace.h"
 #include "app/run/agreement.h"
-#include "app/run/all_ranks.h"
 #include "app/run/job.h"
 #include "app/run/memory_check.h"
 #include "app/run/placement.h"

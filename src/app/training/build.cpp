@@ -11,7 +11,6 @@
 #include "app/checkpoint/initial_weights.h"
 #include "app/report/settings.h"
 #include "app/run/agreement.h"
-#include "app/run/all_ranks.h"
 #include "app/run/memory_check.h"
 #include "app/training/loaders.h"
 #include "app/training/state.h"

@@ -63,6 +63,14 @@ bool evaluation_due(const RunConfig& run, std::int64_t epoch) {
   return run.eval_every > 0 && (epoch % run.eval_every == 0 || epoch == run.epochs);
 }
 
+// Evaluates the current values of the model.
+ViewTally evaluate_model(TrainState& s) {
+  // Ranks have seen different samples, so their running statistics differ.
+  nn::average_buffers(s.ctx, *s.model, *s.comm);
+  return evaluate_views(s.ctx, *s.model, *s.test_loader, *s.comm, test_views(s.now->phase.config),
+                        loss_of(s.config));
+}
+
 void start_next_epoch(Counters& c) {
   ++c.epoch;
   c.batch = 0;
@@ -72,6 +80,27 @@ void start_next_epoch(Counters& c) {
 }
 
 }  // namespace
+
+Evaluation evaluate_epoch(TrainState& s) {
+  if (!s.ema) {
+    const ViewTally now = evaluate_model(s);
+    const bool plain = s.config.run.tta == Tta::none;
+    return {now.mean, plain ? std::nullopt : std::optional(now.plain.accuracy())};
+  }
+  nn::average_buffers(s.ctx, *s.model, *s.comm);
+  const TestViews view = plain_view(s.now->phase.config);
+  const double plain =
+      evaluate(s.ctx, *s.model, *s.test_loader, *s.comm, view, loss_of(s.config)).accuracy();
+  const nn::WithEma averages(&*s.ema);
+  return {evaluate_model(s).mean, plain};
+}
+
+void pass_evaluation(TrainState& s) {
+  nn::average_buffers(s.ctx, *s.model, *s.comm);
+  if (!s.ema) return;
+  const nn::WithEma averages(&*s.ema);
+  nn::average_buffers(s.ctx, *s.model, *s.comm);
+}
 
 bool train_epoch(TrainState& s) {
   const Counters& c = s.counters;

@@ -1,56 +1,40 @@
 #include "app/training/evaluate.h"
 
-#include <algorithm>
 #include <array>
 
-#include "dkfac/core/ops.h"
 #include "dkfac/nn/loss.h"
 
+#include "app/training/loss_sums.h"
 #include "app/training/objective.h"
 
 namespace dkfac::app {
 
 namespace {
 
-/// Accumulates the scores of one kind of logits over all batches.
+/// The scores of one kind of logits over all batches.
 class Score {
  public:
-  explicit Score(Context& ctx, TrainLoss loss = TrainLoss::softmax)
-      : loss_(loss),
-        sums_(Tensor::zeros(ctx, {3}, DType::f64)),
-        host_(Tensor::pinned(ctx, {3}, DType::f64)) {}
+  Score(Context& ctx, TrainLoss loss) : loss_(loss), sums_(ctx) {}
   void add(Context& ctx, ConstTensorView logits, const data::DeviceBatch& batch) {
-    const TensorView sums = sums_;
     const Wanted wanted{.images = batch.images, .labels = batch.labels, .targets = {}};
-    add_loss(ctx, loss_, logits, wanted, 1.0, {}, sums.slice(0, 0, 2));
-    if (loss_ == TrainLoss::softmax)
-      nn::count_in_top(ctx, logits, batch.labels, 5, sums.slice(0, 2, 1));
+    add_loss(ctx, loss_, logits, wanted, 1.0, {}, sums_.sums());
+    if (loss_ == TrainLoss::softmax) nn::count_in_top(ctx, logits, batch.labels, 5, sums_.top5());
     samples_ += batch.labels.numel();
   }
-  void fetch(Context& ctx) { ops::copy(ctx, sums_, host_); }
+  void fetch(Context& ctx) { sums_.fetch(ctx); }
   /// Returns the result; the host must have synchronized with the fetch.
   [[nodiscard]] Tally tally() const {
     Tally out;
-    out.add(loss_, host_.data<double>(), samples_);
-    out.top5 = host_.data<double>()[2];
+    out.add(loss_, sums_.fetched(), samples_);
+    out.top5 = sums_.fetched_top5();
     return out;
   }
 
  private:
   TrainLoss loss_;
-  Tensor sums_, host_;  ///< Loss, correct samples, and samples whose label is in the top five.
+  LossSums sums_;
   std::int64_t samples_ = 0;
 };
-
-/// Calls f(batch) on every batch of the loader that has samples of this rank.
-template <class F>
-void for_each_batch(Context& ctx, data::DeviceLoader& loader, F f) {
-  data::DeviceBatch batch;
-  loader.start_epoch(ctx, 0);
-  while (loader.next(ctx, batch)) {
-    if (batch.labels.numel() > 0) f(batch);  // A short last batch may have nothing for this rank.
-  }
-}
 
 }  // namespace
 
@@ -62,30 +46,28 @@ Tally sum_over_ranks(const Tally& mine, comm::Communicator& comm) {
 
 Tally evaluate(Context& ctx, nn::Model& model, data::DeviceLoader& loader, comm::Communicator& comm,
                const TestViews& views, TrainLoss loss) {
-  Score mine(ctx, loss);
-  MeanLogits logits(views);
-  for_each_batch(ctx, loader, [&](const data::DeviceBatch& batch) {
-    mine.add(ctx, logits(ctx, model, batch.images), batch);
-  });
-  mine.fetch(ctx);
-  ctx.stream().synchronize();
-  return sum_over_ranks(mine.tally(), comm);
+  return evaluate_views(ctx, model, loader, comm, views, loss).mean;
 }
 
 ViewTally evaluate_views(Context& ctx, nn::Model& model, data::DeviceLoader& loader,
-                         comm::Communicator& comm, const TestViews& views) {
-  Score plain(ctx), mean(ctx);
+                         comm::Communicator& comm, const TestViews& views, TrainLoss loss) {
+  const bool several = views.corners || views.flips;
+  Score plain(ctx, loss), mean(ctx, loss);
   MeanLogits logits(views);
-  for_each_batch(ctx, loader, [&](const data::DeviceBatch& batch) {
-    mean.add(ctx,
-             logits(ctx, model, batch.images,
-                    [&](ConstTensorView first) { plain.add(ctx, first, batch); }),
-             batch);
-  });
+  data::DeviceBatch batch;
+  const auto add_plain = [&](ConstTensorView first) {
+    if (several) plain.add(ctx, first, batch);
+  };
+  loader.start_epoch(ctx, 0);
+  while (loader.next(ctx, batch)) {
+    if (batch.labels.numel() == 0) continue;  // Of a short last batch this rank may have nothing.
+    mean.add(ctx, logits(ctx, model, batch.images, add_plain), batch);
+  }
   plain.fetch(ctx);
   mean.fetch(ctx);
   ctx.stream().synchronize();
-  return {sum_over_ranks(plain.tally(), comm), sum_over_ranks(mean.tally(), comm)};
+  const Tally all = sum_over_ranks(mean.tally(), comm);
+  return {several ? sum_over_ranks(plain.tally(), comm) : all, all};
 }
 
 }  // namespace dkfac::app

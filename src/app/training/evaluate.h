@@ -61,6 +61,7 @@ struct ViewTally {
   Tally plain, mean;
 };
 [[nodiscard]] ViewTally evaluate_views(Context& ctx, nn::Model& model, data::DeviceLoader& loader,
-                                       comm::Communicator& comm, const TestViews& views);
+                                       comm::Communicator& comm, const TestViews& views,
+                                       TrainLoss loss = TrainLoss::softmax);
 
 }  // namespace dkfac::app

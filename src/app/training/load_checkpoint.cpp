@@ -1,7 +1,6 @@
 #include <cstring>
 #include <optional>
 #include <set>
-#include <sstream>
 
 #include <fmt/core.h>
 
@@ -102,18 +101,6 @@ void restore_schedule(TrainState& s, const RunRecord& record) {
   s.optimizer->set_curvature(curvature_settings(plan.phase, epoch, steps, steps - plan.first_step));
 }
 
-/// Returns the names that other ranks have taken over from this one.
-std::set<std::string> taken_over(comm::Communicator& comm, const std::vector<std::string>& moved) {
-  std::string lines;
-  for (const std::string& name : moved) lines += name + '\n';
-  std::set<std::string> names;
-  for (const std::string& part : comm::all_gather_strings(comm, lines)) {
-    std::istringstream in(part);
-    for (std::string name; std::getline(in, name);) names.insert(name);
-  }
-  return names;
-}
-
 void read_checkpoint(TrainState& s, const std::filesystem::path& checkpoint) {
   const int rank = s.comm->rank(), ranks = s.comm->size();
   Manifest manifest;
@@ -135,7 +122,7 @@ void read_checkpoint(TrainState& s, const std::filesystem::path& checkpoint) {
                    [&](int shard) { return open_listed(checkpoint, manifest, shard_file(shard)); });
     visit_state(s, *reader);
   });
-  const std::set<std::string> moved = taken_over(*s.comm, reader->moved());
+  const std::set<std::string> moved = all_lines(*s.comm, reader->moved());
   run_and_agree(*s.comm, s.position, [&] {
     reader->finish(moved);
     if (!keeps_loss_scale(s, record.result))

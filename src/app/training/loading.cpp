@@ -1,8 +1,7 @@
 #include <algorithm>
 #include <array>
-#include <set>
-#include <sstream>
 
+#include "app/run/agreement.h"
 #include "app/training/state.h"
 #include "core/shared/printable.h"
 
@@ -12,31 +11,19 @@ namespace {
 
 constexpr std::size_t kMostNames = 10;
 
-/// Gathers the distinct lines of all ranks in bytewise order.
-std::vector<std::string> gather_lines(comm::Communicator& comm, const std::string& lines) {
-  std::set<std::string> all;
-  for (const std::string& of_rank : comm::all_gather_strings(comm, lines)) {
-    std::istringstream in(of_rank);
-    for (std::string line; std::getline(in, line);)
-      if (!line.empty()) all.insert(line);
-  }
-  return {all.begin(), all.end()};
-}
-
 /// Counts distinct damaged samples over all ranks. A rank reads different samples in each epoch, so
 /// ranks find the same ones over time.
 double count_bad(comm::Communicator& comm, const std::vector<std::int64_t>& mine) {
-  std::string lines;
-  for (const std::int64_t sample : mine) lines += std::to_string(sample) + "\n";
-  return static_cast<double>(gather_lines(comm, lines).size());
+  std::vector<std::string> lines;
+  for (const std::int64_t sample : mine) lines.push_back(std::to_string(sample));
+  return static_cast<double>(all_lines(comm, lines).size());
 }
 
-/// Gathers names, escaped, so that one with a line feed is one line.
-std::vector<std::string> gather_names(comm::Communicator& comm,
-                                      const std::vector<std::string>& mine) {
-  std::string lines;
-  for (const std::string& name : mine) lines += printable(name, name.size()) + "\n";
-  std::vector<std::string> all = gather_lines(comm, lines);
+/// Gathers the first names in bytewise order, escaped, so that one with a line feed is one line.
+std::vector<std::string> gather_names(comm::Communicator& comm, std::vector<std::string> mine) {
+  for (std::string& name : mine) name = printable(name, name.size());
+  const std::set<std::string> lines = all_lines(comm, mine);
+  std::vector<std::string> all(lines.begin(), lines.end());
   all.resize(std::min(all.size(), kMostNames));
   return all;
 }

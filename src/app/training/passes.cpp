@@ -40,13 +40,6 @@ Part regularized(TrainState& s, const data::DeviceBatch& batch) {
   return whole;
 }
 
-/// Returns a view of the first elements of reusable memory, because micro-batches and the last
-/// batch of an epoch differ in size.
-TensorView view_in(Context& ctx, Tensor& memory, const Shape& shape, DType dtype) {
-  if (!memory.is_set() || memory.numel() < shape.numel()) memory = Tensor::empty(ctx, shape, dtype);
-  return {memory.view().raw(), dtype, shape, ctx.device()};
-}
-
 class PartPasses {
  public:
   PartPasses(TrainState& s, std::int64_t global_batch)
@@ -71,7 +64,7 @@ class PartPasses {
     in_optimizer += take("forward");
 
     enter(s_, "backward");
-    const TensorView grad = view_in(s_.ctx, s_.grad, logits.shape(), logits.dtype());
+    const TensorView grad = room_for(s_.ctx, s_.grad, logits.shape(), logits.dtype());
     if (draws_ && !from_part_) {
       record_drawn(logits, part, scale_);
       set_pass({.statistics = false, .gradients = use});
@@ -111,9 +104,9 @@ class PartPasses {
 
   // Records the statistics of these samples from targets sampled from the model's distribution.
   void record_drawn(ConstTensorView logits, const Part& part, double scale) {
-    const TensorView grad = view_in(s_.ctx, s_.grad, logits.shape(), logits.dtype());
-    const TensorView drawn = view_in(s_.ctx, s_.drawn, drawn_shape(loss_, logits.shape()),
-                                     drawn_type(loss_, logits.dtype()));
+    const TensorView grad = room_for(s_.ctx, s_.grad, logits.shape(), logits.dtype());
+    const TensorView drawn = room_for(s_.ctx, s_.drawn, drawn_shape(loss_, logits.shape()),
+                                      drawn_type(loss_, logits.dtype()));
     sampled_gradient(s_.ctx, loss_, logits, key_of(s_, part.first), scale, drawn, grad,
                      s_.drawn_sums->sums());
     s_.model->backward(s_.ctx, grad);

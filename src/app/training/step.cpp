@@ -2,7 +2,7 @@
 
 #include <fmt/core.h>
 
-#include "app/run/all_ranks.h"
+#include "app/run/agreement.h"
 #include "app/training/state.h"
 
 namespace dkfac::app {

@@ -8,7 +8,6 @@
 #include "dkfac/core/error.h"
 
 #include "app/run/agreement.h"
-#include "app/run/all_ranks.h"
 #include "app/run/placement.h"
 #include "app/training/phase_table.h"
 #include "app/training/run_state.h"

@@ -9,14 +9,12 @@
 
 namespace dkfac::app {
 
-namespace {
-
-/// Returns a tensor of a shape in reusable memory.
 TensorView room_for(Context& ctx, Tensor& memory, const Shape& shape, DType dtype) {
-  if (!memory.is_set() || memory.numel() < shape.numel())
-    memory = Tensor::empty(ctx, {shape.numel()}, dtype);
-  return memory.view().slice(0, 0, shape.numel()).reshape(shape);
+  if (!memory.is_set() || memory.numel() < shape.numel()) memory = Tensor::empty(ctx, shape, dtype);
+  return {memory.view().raw(), dtype, shape, ctx.device()};
 }
+
+namespace {
 
 /// Upper left corner of a crop.
 struct Corner {

@@ -10,6 +10,10 @@
 
 namespace dkfac::app {
 
+/// Returns a view of the first elements of reusable memory of one type, because micro-batches and
+/// the last batch of an epoch differ in size.
+[[nodiscard]] TensorView room_for(Context& ctx, Tensor& memory, const Shape& shape, DType dtype);
+
 /// Views of each test image: the whole, or its centre, with which the corners and flips may go.
 struct TestViews {
   std::int64_t side = 0;  ///< Of the centre and the corners; 0: the whole image.
