@@ -19,9 +19,7 @@ constexpr int kMostPlanned = 65536;  ///< Ranks of 'info', which starts none.
 template <class Command>
 void add_common(CLI::App& app, Command& command, int most_ranks = kMostThreads,
                 const char* ranks_help = "ranks in this process (not under mpirun)") {
-  app.add_option("--set", command.set, "section.key=value, overrides the file; may be repeated")
-      ->type_name("KEY=VALUE")
-      ->allow_extra_args(false);
+  add_set(app, command.set);
   app.add_option("--ranks", command.ranks, ranks_help)
       ->check(whole(1, most_ranks))
       ->capture_default_str();
@@ -252,9 +250,7 @@ void add_predict(CLI::App& app, PredictCommand& command) {
       ->required();
   predict->add_option("images", command.images, "JPEG files")->required();
   predict->add_flag("--json", command.json, "as JSON");
-  predict->add_option("--set", command.set, "section.key=value, overrides that of the run")
-      ->type_name("KEY=VALUE")
-      ->allow_extra_args(false);
+  add_set(*predict, command.set, "section.key=value, overrides that of the run");
   add_device(*predict, command.set);
 }
 
@@ -313,6 +309,10 @@ void add_data(CLI::App& app, DataCommand& command) {
 }
 
 }  // namespace
+
+void add_set(CLI::App& app, std::vector<std::string>& set, const char* help) {
+  app.add_option("--set", set, help)->type_name("KEY=VALUE")->allow_extra_args(false);
+}
 
 void add_commands(CLI::App& app, Parsed& parsed) {
   add_train(app, parsed.train);

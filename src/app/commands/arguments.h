@@ -20,6 +20,9 @@ struct Parsed {
   BenchCommand bench;
 };
 
+/// Adds --set, which may be repeated.
+void add_set(CLI::App& app, std::vector<std::string>& set,
+             const char* help = "section.key=value, overrides the file; may be repeated");
 /// Adds 'dkfac plan'.
 void add_plan(CLI::App& app, PlanCommand& command);
 /// Adds every command with its options, which parsing writes into `parsed`.

@@ -3,7 +3,6 @@
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
-#include "dkfac/comm/launch.h"
 #include "dkfac/core/error.h"
 #include "dkfac/data/dataset.h"
 #include "dkfac/data/photo_data.h"
@@ -151,8 +150,7 @@ void write_mean(const Terminal& terminal, const DataCommand& command) {
 }  // namespace
 
 int run(const DataCommand& command, const Terminal& terminal) {
-  const auto failure = attempt("data", [&] {
-    if (comm::detect_launch().rank != 0) return;
+  return run_alone("data", terminal, [&] {
     if (!command.mean_to.empty())
       write_mean(terminal, command);
     else if (!command.to.empty())
@@ -160,10 +158,6 @@ int run(const DataCommand& command, const Terminal& terminal) {
     else
       verify(terminal, command.what);
   });
-  if (!failure) return 0;
-  terminal.out.flush();
-  terminal.err << error_line(*failure) << std::endl;
-  return static_cast<int>(failure->code);
 }
 
 }  // namespace dkfac::app

@@ -13,8 +13,7 @@
 #include "dkfac/nn/model.h"
 
 #include "app/commands/model_info.h"
-#include "app/commands/planned_data.h"
-#include "app/commands/planned_step.h"
+#include "app/commands/planned.h"
 #include "app/config/keys.h"
 #include "app/run/job.h"
 #include "app/run/memory_check.h"
@@ -89,16 +88,6 @@ void print_build(std::ostream& out) {
   if (!backend.warning.empty()) out << "warning: " << backend.warning << '\n';
 }
 
-void print_model(std::ostream& out, const InfoCommand& command) {
-  nn::ModelOptions options = usual_options(command.topic);
-  if (!command.input.empty()) {
-    DKFAC_CHECK(command.input.size() == 3, "[info] --input takes height, width and channels");
-    options.input = {command.input[0], command.input[1], command.input[2]};
-  }
-  if (command.classes > 0) options.classes = command.classes;
-  out << describe_model(options, command.batch);
-}
-
 std::string plan_table(const InfoCommand& command, std::vector<PhasePlan>& plan) {
   const PhasePlan& first = plan.front();
   const auto model =
@@ -125,9 +114,7 @@ void print_config(const Terminal& terminal, const InfoCommand& command) {
   out << to_toml(whole) << '\n';
   DataCache cache;
   bool missing = false;
-  PhaseData sets;
-  for (const Phase& phase : phases_of(whole))
-    sets.push_back(data_or_stand_in(phase.config, cache, missing));
+  const PhaseData sets = planned_data(whole, cache, missing);
   print_warnings(cache.take_remarks(), terminal);
   if (missing) out << kAssumedImages;
   std::vector<PhasePlan> plan = plan_phases(whole, sets, command.ranks);
@@ -145,16 +132,16 @@ void print_config(const Terminal& terminal, const InfoCommand& command) {
 }
 
 /// Checks that no option is given that the topic ignores.
-void check_topic_options(const InfoCommand& command, bool is_model, bool is_file) {
+void check_topic_options(const InfoCommand& command, bool model, bool file) {
   const InfoCommand unset;
-  DKFAC_CHECK(is_file || command.set.empty(), "[info] --set ", command.set.front(),
+  DKFAC_CHECK(file || command.set.empty(), "[info] --set ", command.set.front(),
               " is for a configuration; name its file");
   const auto of_model = [&](bool given, const char* option) {
-    DKFAC_CHECK(is_model || !given, "[info] ", option,
+    DKFAC_CHECK(model || !given, "[info] ", option,
                 " is for a model; name one, or leave the option out");
   };
   const auto of_file = [&](bool given, const char* option) {
-    DKFAC_CHECK(is_file || !given, "[info] ", option,
+    DKFAC_CHECK(file || !given, "[info] ", option,
                 " is for a configuration; name its file, or leave the option out");
   };
   of_model(command.batch != unset.batch, "--batch");
@@ -169,37 +156,27 @@ void check_topic_options(const InfoCommand& command, bool is_model, bool is_file
 
 void print_info(const Terminal& terminal, const InfoCommand& command) {
   std::ostream& out = terminal.out;
-  const bool is_file =
-      command.topic.ends_with(".toml") || command.topic.find('/') != std::string::npos;
-  const auto models = nn::model_names();
-  const bool is_model = std::count(models.begin(), models.end(), command.topic) > 0;
-  if (is_model || is_file || command.topic.empty() || command.topic == "config")
-    check_topic_options(command, is_model, is_file);
+  const bool file = is_file(command.topic), model = is_model(command.topic);
+  if (model || file || command.topic.empty() || command.topic == "config")
+    check_topic_options(command, model, file);
   if (command.topic.empty())
     print_build(out);
   else if (command.topic == "config")
     out << (command.json ? config_listing_json() : config_listing());
-  else if (is_model)
-    print_model(out, command);
-  else if (is_file)
+  else if (model)
+    out << describe_model(model_options(command), command.batch);
+  else if (file)
     print_config(terminal, command);
   else
     throw InvalidArgument(fmt::format(
         "[info] '{}' is no topic; use 'config', a model ({}), or a file ending in .toml",
-        command.topic, fmt::join(models, ", ")));
+        command.topic, fmt::join(nn::model_names(), ", ")));
 }
 
 }  // namespace
 
 int run(const InfoCommand& command, const Terminal& terminal) {
-  // Every process of a job would print the same, without communication; only rank 0 prints.
-  const auto failure = attempt("info", [&] {
-    if (comm::detect_launch().rank == 0) print_info(terminal, command);
-  });
-  if (!failure) return 0;
-  terminal.out.flush();
-  terminal.err << error_line(*failure) << std::endl;
-  return static_cast<int>(failure->code);
+  return run_alone("info", terminal, [&] { print_info(terminal, command); });
 }
 
 }  // namespace dkfac::app

@@ -6,13 +6,11 @@
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
-#include "dkfac/comm/launch.h"
 #include "dkfac/core/error.h"
 
 #include "app/checkpoint/durable.h"
 #include "app/commands/model_info.h"
-#include "app/commands/planned_data.h"
-#include "app/commands/planned_step.h"
+#include "app/commands/planned.h"
 #include "app/config/keys.h"
 #include "app/plan/measured.h"
 #include "app/plan/output.h"
@@ -72,10 +70,7 @@ Cluster cluster_of(const PlanCommand& command, const planning::Network& network)
 }
 
 Workload model_workload(const PlanCommand& command) {
-  nn::ModelOptions options = usual_options(command.topic);
-  if (!command.input.empty())
-    options.input = {command.input[0], command.input[1], command.input[2]};
-  if (command.classes > 0) options.classes = command.classes;
+  nn::ModelOptions options = model_options(command);
   const char* unless_given = command.measured.empty() ? "f16" : "f32";
   const std::string precision = command.precision.empty() ? unless_given : command.precision;
   if (precision != "f32") options.compute = precision == "f16" ? DType::f16 : DType::bf16;
@@ -90,9 +85,7 @@ Workload file_workload(const PlanCommand& command, const Terminal& terminal) {
   print_remarks(whole, 0, terminal);
   DataCache cache;
   bool missing = false;
-  PhaseData sets;
-  for (const Phase& phase : phases_of(whole))
-    sets.push_back(data_or_stand_in(phase.config, cache, missing));
+  const PhaseData sets = planned_data(whole, cache, missing);
   if (missing) terminal.err << kAssumedImages;
   const std::vector<PhasePlan> plan = plan_phases(whole, sets, command.ranks);
   const auto largest = std::ranges::max_element(
@@ -108,17 +101,12 @@ Workload file_workload(const PlanCommand& command, const Terminal& terminal) {
   return work;
 }
 
-bool is_file(const std::string& topic) {
-  return topic.ends_with(".toml") || topic.find('/') != std::string::npos;
-}
-
 void check_options(const PlanCommand& command) {
   const PlanCommand unset;
   const bool file = is_file(command.topic);
-  const auto models = nn::model_names();
-  DKFAC_CHECK(file || std::ranges::find(models, command.topic) != models.end(), "[plan] '",
-              command.topic, "' is neither a file ending in .toml nor a model (",
-              fmt::format("{}", fmt::join(models, ", ")), ")");
+  DKFAC_CHECK(file || is_model(command.topic), "[plan] '", command.topic,
+              "' is neither a file ending in .toml nor a model (",
+              fmt::format("{}", fmt::join(nn::model_names(), ", ")), ")");
   DKFAC_CHECK(file || command.set.empty(), "[plan] --set ", command.set.front(),
               " is for a configuration; name its file");
   DKFAC_CHECK(!file || (command.batch == unset.batch && command.input.empty() &&
@@ -190,13 +178,7 @@ void print_plan(const Terminal& terminal, const PlanCommand& command) {
 }  // namespace
 
 int run(const PlanCommand& command, const Terminal& terminal) {
-  const auto failure = attempt("plan", [&] {
-    if (comm::detect_launch().rank == 0) print_plan(terminal, command);
-  });
-  if (!failure) return 0;
-  terminal.out.flush();
-  terminal.err << error_line(*failure) << std::endl;
-  return static_cast<int>(failure->code);
+  return run_alone("plan", terminal, [&] { print_plan(terminal, command); });
 }
 
 }  // namespace dkfac::app

@@ -10,9 +10,7 @@ constexpr int kMostRanks = 65536;
 
 void add_workload(CLI::App& plan, PlanCommand& command) {
   plan.add_option("topic", command.topic, "a model's name, or a TOML file")->required();
-  plan.add_option("--set", command.set, "for a TOML file: section.key=value; may be repeated")
-      ->type_name("KEY=VALUE")
-      ->allow_extra_args(false);
+  add_set(plan, command.set, "for a TOML file: section.key=value; may be repeated");
   plan.add_option("--batch", command.batch, "for a model: samples of each rank")
       ->check(whole(1, kMost))
       ->capture_default_str();

@@ -21,4 +21,20 @@ std::string three_digits(double value) {
   return fixed(value, decimals_of(size));
 }
 
+std::string lines_of(const std::vector<std::vector<std::string>>& rows, FirstColumn first) {
+  std::vector<std::size_t> widths(rows.front().size());
+  for (const auto& row : rows)
+    for (std::size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], row[c].size());
+  std::string out;
+  for (const auto& row : rows) {
+    for (std::size_t c = 0; c < row.size(); ++c) {
+      const std::string spaces(widths[c] - row[c].size(), ' ');
+      const bool left = c == 0 && first == FirstColumn::left;
+      out += (c > 0 ? "  " : "") + (left ? row[c] + spaces : spaces + row[c]);
+    }
+    out += '\n';
+  }
+  return out;
+}
+
 }  // namespace dkfac::app

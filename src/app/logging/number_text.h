@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 namespace dkfac::app {
 
@@ -10,5 +11,10 @@ namespace dkfac::app {
 /// Formats three significant digits, or all before the point: "0.0123", "4.52", "37.1", "128",
 /// "12345"; with an exponent below 1e-4 and from 1e7.
 [[nodiscard]] std::string three_digits(double value);
+
+enum class FirstColumn { left, right };
+/// Formats rows as lines of columns, two spaces apart and aligned to the right.
+[[nodiscard]] std::string lines_of(const std::vector<std::vector<std::string>>& rows,
+                                   FirstColumn first);
 
 }  // namespace dkfac::app

@@ -16,18 +16,7 @@ constexpr double kMilli = 1e3, kPerMega = 1e-6, kPerGiga = 1e-9, kHour = 3600;
 
 using Row = std::vector<std::string>;
 
-std::string lines_of(const std::vector<Row>& rows) {
-  std::vector<std::size_t> widths(rows.front().size());
-  for (const Row& row : rows)
-    for (std::size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], row[c].size());
-  std::string out;
-  for (const Row& row : rows) {
-    std::string line = fmt::format("{:<{}}", row[0], widths[0]);
-    for (std::size_t c = 1; c < row.size(); ++c) line += fmt::format("  {:>{}}", row[c], widths[c]);
-    out += line + "\n";
-  }
-  return out + "\n";
-}
+std::string table(const std::vector<Row>& rows) { return lines_of(rows, FirstColumn::left) + "\n"; }
 
 std::string ms(double seconds) { return three_digits(kMilli * seconds); }
 
@@ -42,7 +31,7 @@ std::string seconds_table(const Result& result) {
     if (result.steps > 0) row.push_back(three_digits(result.steps * f.seconds / kHour));
     rows.push_back(std::move(row));
   }
-  return lines_of(rows);
+  return table(rows);
 }
 
 std::string memory_text(const Forecast& f, const Processor& processor) {
@@ -57,7 +46,7 @@ std::string resources_table(const Result& result) {
                     three_digits(kPerMega * f.sent.inner), three_digits(kPerMega * f.sent.outer),
                     ms(f.links), fmt::format("{:.2f}", f.balance), f.binds,
                     f.adds.empty() ? "-" : f.adds});
-  return lines_of(rows);
+  return table(rows);
 }
 
 std::string scaling_table(const Result& result) {
@@ -72,7 +61,7 @@ std::string scaling_table(const Result& result) {
     }
     rows.push_back(std::move(row));
   }
-  return lines_of(rows);
+  return table(rows);
 }
 
 const char* name_of(Algorithm algorithm) {

@@ -189,6 +189,13 @@ int run_job(const Job& job, const Terminal& terminal, const Body& body) {
   return run_launched(launched, launch.rank, terminal, body);
 }
 
+int run_alone(const char* activity, const Terminal& terminal, const std::function<void()>& work) {
+  const auto failure = attempt(activity, [&] {
+    if (comm::detect_launch().rank == 0) work();
+  });
+  return failure ? print(*failure, terminal) : 0;
+}
+
 void print_warnings(const std::vector<std::string>& warnings, const Terminal& terminal) {
   for (const std::string& warning : warnings) terminal.err << warning_line(warning) << std::endl;
 }

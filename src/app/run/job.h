@@ -34,6 +34,11 @@ struct Job {
 [[nodiscard]] std::optional<Failure> attempt(const char* activity,
                                              const std::function<void()>& work);
 
+/// Runs `work` on rank 0, without communication: every process of a job would do the same. Reports
+/// a failure, and returns the exit code.
+[[nodiscard]] int run_alone(const char* activity, const Terminal& terminal,
+                            const std::function<void()>& work);
+
 /// Reports a failure before any command has begun, and returns its exit code.
 [[nodiscard]] int refuse(const Failure& failure, const Terminal& terminal);
 

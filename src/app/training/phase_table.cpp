@@ -1,6 +1,5 @@
 #include "app/training/phase_table.h"
 
-#include <algorithm>
 #include <array>
 #include <numeric>
 
@@ -65,20 +64,6 @@ Row row_of(const PhasePlan& plan, std::size_t number, int ranks) {
           operations_text(operations_of(plan))};
 }
 
-// Formats right-aligned columns, separated by two spaces.
-std::string lines_of(const std::vector<Row>& rows) {
-  std::vector<std::size_t> widths(rows.front().size());
-  for (const Row& row : rows)
-    for (std::size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], row[c].size());
-  std::string out;
-  for (const Row& row : rows) {
-    for (std::size_t c = 0; c < row.size(); ++c)
-      out += fmt::format("{}{:>{}}", c == 0 ? "" : "  ", row[c], widths[c]);
-    out += '\n';
-  }
-  return out;
-}
-
 }  // namespace
 
 std::string phase_table(const std::vector<PhasePlan>& plan, int ranks,
@@ -102,7 +87,7 @@ std::string phase_table(const std::vector<PhasePlan>& plan, int ranks,
     if (plan.size() > 1)
       rows.back().push_back(time_text(std::accumulate(seconds.begin(), seconds.end(), 0.0)));
   }
-  return lines_of(rows);
+  return lines_of(rows, FirstColumn::right);
 }
 
 }  // namespace dkfac::app

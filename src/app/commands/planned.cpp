@@ -1,6 +1,8 @@
-#include "app/commands/planned_step.h"
+#include "app/commands/planned.h"
 
 #include <algorithm>
+
+#include "dkfac/core/error.h"
 
 #include "app/plan/forecast.h"
 
@@ -24,7 +26,36 @@ planning::Processor scaled_to(double flops, const planning::Network& network) {
   return p;
 }
 
+std::shared_ptr<const data::DataSplits> data_or_stand_in(const Config& config, DataCache& cache,
+                                                         bool& missing) {
+  try {
+    return cache.get(config);
+  } catch (const MissingInput&) {
+    if (config.data.name != "image-folder") throw;
+    missing = true;
+  }
+  Config stand_in = config;
+  stand_in.data.name = "synthetic-photos";
+  stand_in.data.hold_out = 0;
+  stand_in.data.synthetic_train = 1281167;
+  stand_in.data.synthetic_test = 50000;
+  stand_in.data.synthetic_classes = 1000;
+  return cache.get(stand_in);
+}
+
 }  // namespace
+
+bool is_model(const std::string& topic) {
+  const auto models = nn::model_names();
+  return std::ranges::find(models, topic) != models.end();
+}
+
+PhaseData planned_data(const Config& config, DataCache& cache, bool& missing) {
+  PhaseData sets;
+  for (const Phase& phase : phases_of(config))
+    sets.push_back(data_or_stand_in(phase.config, cache, missing));
+  return sets;
+}
 
 planning::Network network_of(const PhasePlan& phase, int ranks) {
   const TrainConfig& train = phase.phase.config.train;
