@@ -4,19 +4,14 @@
 #include <random>
 #include <unistd.h>
 
-#include <zlib.h>
-
 #include "dkfac/core/error.h"
 #include "dkfac/data/photo_set.h"
 
 #include "data/field_io.h"
+#include "data/shard.h"
 
 namespace dkfac::data {
 namespace {
-
-std::uint32_t sum_of(std::span<const std::uint8_t> bytes) {
-  return static_cast<std::uint32_t>(crc32_z(0, bytes.data(), bytes.size()));
-}
 
 bool write_all(const std::filesystem::path& path, std::span<const std::uint8_t> bytes) {
   std::FILE* file = std::fopen(path.c_str(), "wb");

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <bit>
 #include <iterator>
 #include <utility>
 
@@ -8,7 +7,8 @@
 #include "dkfac/data/photo_data.h"
 
 #include "data/mean_values.h"
-#include "data/worker_pool.h"
+#include "data/pixel_sums.h"
+#include "data/word_hash.h"
 
 namespace dkfac::data {
 namespace {
@@ -18,7 +18,7 @@ struct PixelSums {
   std::vector<std::uint64_t> sums;
   std::int64_t pictures = 0;
 
-  void add(const std::uint8_t* picture) {
+  void add(std::span<const std::uint8_t> picture) {
     for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += picture[i];
     ++pictures;
   }
@@ -33,30 +33,11 @@ PixelSums sums_of_photos(const Dataset& train, std::int64_t size, int workers) {
   PhotoOptions options;
   options.crop = PhotoCrop::squashed_centre;
   options.size = options.resized = size;
-  struct Worker {
-    PhotoScratch scratch;
-    std::vector<std::uint8_t> image;
-    PixelSums sums;
+  const PixelSums none{std::vector<std::uint64_t>(static_cast<std::size_t>(size * size * 3))};
+  const auto number_of = [&](std::int64_t i) {
+    return photos.samples[static_cast<std::size_t>(i)];
   };
-  const auto elements = static_cast<std::size_t>(size * size * 3);
-  WorkerPool pool(photo_workers(workers));
-  std::vector<Worker> all(static_cast<std::size_t>(pool.workers()));
-  for (Worker& worker : all) {
-    worker.image.resize(elements);
-    worker.sums.sums.resize(elements);
-  }
-  pool.run(std::ssize(photos.samples), [&](int number, std::int64_t i) {
-    Worker& worker = all[static_cast<std::size_t>(number)];
-    try {
-      make_image(*photos.source, photos.samples[static_cast<std::size_t>(i)], options,
-                 options.shape(), {}, worker.image.data(), worker.scratch);
-    } catch (const DataError&) {
-      return;
-    }
-    worker.sums.add(worker.image.data());
-  });
-  for (std::size_t i = 1; i < all.size(); ++i) all.front().sums.add(all[i].sums);
-  return std::move(all.front().sums);
+  return sum_photos(*photos.source, std::ssize(photos.samples), number_of, options, workers, none);
 }
 
 }  // namespace
@@ -74,7 +55,7 @@ FoundMeanImage find_mean_image(const Dataset& train, std::int64_t size, int work
   } else {
     sums.sums.resize(static_cast<std::size_t>(train.image_size()));
     for (std::int64_t i = 0; i < train.count; ++i)
-      sums.add(train.pixels.data() + i * train.image_size());
+      sums.add(std::span(train.pixels).subspan(static_cast<std::size_t>(i * train.image_size())));
     found.image = {.height = train.height, .width = train.width, .channels = train.channels};
   }
   if (sums.pictures == 0)
@@ -89,15 +70,10 @@ FoundMeanImage find_mean_image(const Dataset& train, std::int64_t size, int work
 }
 
 std::uint64_t fingerprint(const MeanImage& mean) {
-  std::uint64_t hash = 0;
-  const auto mix = [&hash](std::uint64_t word) {
-    hash = (hash ^ word) * 0x9E3779B97F4A7C15U;  // Odd, so that no word is lost.
-    hash ^= hash >> 29U;
-  };
-  for (const std::int64_t n : {mean.height, mean.width, mean.channels})
-    mix(static_cast<std::uint64_t>(n));
-  for (const double value : mean.values) mix(std::bit_cast<std::uint64_t>(value));
-  return hash;
+  WordHash hash;
+  hash.mix(mean.height, mean.width, mean.channels);
+  hash.mix_bits(mean.values);
+  return hash.value();
 }
 
 template <class W>

@@ -11,6 +11,7 @@
 
 #include "data/shard.h"
 #include "data/shared/photo_shards.h"
+#include "data/word_hash.h"
 #include "data/worker_pool.h"
 
 namespace dkfac::data {
@@ -139,19 +140,11 @@ class Packer {
   }
 
   [[nodiscard]] std::uint64_t hash() const {
-    std::uint64_t hash = options_.square ? 1 : 0;
-    const auto mix = [&hash](std::uint64_t word) {
-      hash = (hash ^ word) * 0x9E3779B97F4A7C15U;
-      hash ^= hash >> 29U;
-    };
-    for (const auto& photos : shards_) {
-      for (const ShardPhoto& photo : photos) {
-        mix(photo.sum);
-        mix(static_cast<std::uint32_t>(photo.label));
-        mix(photo.bytes());
-      }
-    }
-    return hash;
+    WordHash hash(options_.square ? 1 : 0);
+    for (const auto& photos : shards_)
+      for (const ShardPhoto& photo : photos)
+        hash.mix(photo.sum, static_cast<std::uint32_t>(photo.label), photo.bytes());
+    return hash.value();
   }
 
   /// Joins header and pixels into one file.

@@ -1,10 +1,8 @@
 #include "data/shared/photo_facts.h"
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <bit>
-#include <cmath>
 #include <optional>
 #include <string_view>
 
@@ -12,6 +10,8 @@
 
 #include "data/cache_file.h"
 #include "data/field_io.h"
+#include "data/pixel_sums.h"
+#include "data/word_hash.h"
 #include "data/worker_pool.h"
 
 namespace dkfac::data {
@@ -22,11 +22,6 @@ namespace fs = std::filesystem;
 // The marks include the version, which changes with the layout or the rules.
 constexpr std::string_view kSizesMark = "dkfacsz1", kColoursMark = "dkfacno2";
 constexpr std::int64_t kMostColours = 4096;  ///< Photographs in the colour statistics.
-
-std::uint64_t mixed(std::uint64_t hash, std::uint64_t word) {
-  hash = (hash ^ word) * 0x9E3779B97F4A7C15U;  // Odd, so that no word is lost.
-  return hash ^ (hash >> 29U);
-}
 
 /// Returns the cached numbers for a key if there are exactly `count`.
 std::optional<std::vector<std::uint64_t>> recall(const fs::path& cache_path, std::string_view mark,
@@ -64,63 +59,13 @@ std::optional<ImageSize> size_of_photo(const PhotoSource& source, std::int64_t n
   }
 }
 
-/// Sums over pixels for each channel.
-struct Colours {
-  std::uint64_t pixels = 0;
-  std::array<std::uint64_t, 3> sum{}, squares{};
-  void add(std::span<const std::uint8_t> image) {
-    pixels += image.size() / 3;
-    for (std::size_t i = 0; i < image.size(); ++i) {
-      const std::uint64_t p = image[i];
-      sum[i % 3] += p;
-      squares[i % 3] += p * p;
-    }
-  }
-  void add(const Colours& other) {
-    pixels += other.pixels;
-    for (std::size_t c = 0; c < 3; ++c) {
-      sum[c] += other.sum[c];
-      squares[c] += other.squares[c];
-    }
-  }
-  [[nodiscard]] Normalization normalization() const {
-    Normalization out;
-    const auto n = static_cast<double>(pixels);
-    for (std::size_t c = 0; c < 3; ++c) {
-      const double mean = static_cast<double>(sum[c]) / n;
-      const double variance = static_cast<double>(squares[c]) / n - mean * mean;
-      out.mean.push_back(mean / 255);
-      out.stddev.push_back(variance > 0 ? std::sqrt(variance) / 255 : 1);
-    }
-    return out;
-  }
-};
-
 Colours colours_of(const PhotoSource& source, int workers) {
   PhotoOptions options;
   options.crop = PhotoCrop::centre;
-  struct Worker {
-    PhotoScratch scratch;
-    std::vector<std::uint8_t> image;
-    Colours colours;
-  };
-  WorkerPool pool(photo_workers(workers));
-  std::vector<Worker> all(static_cast<std::size_t>(pool.workers()));
   const std::int64_t count = std::min(source.count(), kMostColours);
-  pool.run(count, [&](int number, std::int64_t i) {
-    Worker& worker = all[static_cast<std::size_t>(number)];
-    worker.image.resize(static_cast<std::size_t>(options.size * options.size * 3));
-    try {
-      make_image(source, i * source.count() / count, options, options.shape(), {},
-                 worker.image.data(), worker.scratch);
-    } catch (const DataError&) {
-      return;
-    }
-    worker.colours.add(worker.image);
-  });
-  Colours sum;
-  for (const Worker& worker : all) sum.add(worker.colours);
-  if (sum.pixels == 0)
+  const auto number_of = [&](std::int64_t i) { return i * source.count() / count; };
+  Colours sum = sum_photos(source, count, number_of, options, workers, Colours(3));
+  if (sum.pixels() == 0)
     throw DataError("[find_photo_normalization] there is no good photograph; check the files");
   return sum;
 }
@@ -130,8 +75,9 @@ Colours colours_of(const PhotoSource& source, int workers) {
 std::vector<ImageSize> find_photo_sizes(const PhotoSource& source,
                                         std::span<const std::int64_t> numbers, int workers,
                                         const fs::path& cache_path) {
-  std::uint64_t key = source.fingerprint();
-  for (const std::int64_t number : numbers) key = mixed(key, static_cast<std::uint64_t>(number));
+  WordHash hash(source.fingerprint());
+  for (const std::int64_t number : numbers) hash.mix(number);
+  const std::uint64_t key = hash.value();
   std::vector<ImageSize> sizes(numbers.size());
   if (const auto words = recall(cache_path, kSizesMark, key, 2 * sizes.size())) {
     for (std::size_t i = 0; i < sizes.size(); ++i)

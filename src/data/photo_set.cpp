@@ -17,6 +17,7 @@
 #include "data/photo_format.h"
 #include "data/photo_index.h"
 #include "data/photo_listing.h"
+#include "data/word_hash.h"
 
 namespace dkfac::data {
 namespace {
@@ -132,24 +133,19 @@ PhotoSet read_photo_set(const fs::path& folder, const fs::path& index,
 }
 
 std::uint64_t fingerprint(const PhotoSet& set) {
-  std::uint64_t hash = 0;
-  const auto mix = [&hash](std::uint64_t word) {
-    hash = (hash ^ word) * 0x9E3779B97F4A7C15U;  // Odd, so that no word is lost.
-    hash ^= hash >> 29U;
+  WordHash hash;
+  const auto mix_text = [&hash](const std::string& text) {
+    hash.mix(text.size());
+    for (const char c : text) hash.mix(static_cast<unsigned char>(c));
   };
-  const auto mix_text = [&mix](const std::string& text) {
-    mix(text.size());
-    for (const char c : text) mix(static_cast<unsigned char>(c));
-  };
-  mix(set.classes.size());
+  hash.mix(set.classes.size());
   for (const std::string& name : set.classes) mix_text(name);
-  mix(set.files.size());
+  hash.mix(set.files.size());
   for (std::size_t i = 0; i < set.files.size(); ++i) {
     mix_text(set.files[i]);
-    mix(static_cast<std::uint64_t>(set.bytes[i]));
-    mix(static_cast<std::uint32_t>(set.labels[i]));
+    hash.mix(set.bytes[i], static_cast<std::uint32_t>(set.labels[i]));
   }
-  return hash;
+  return hash.value();
 }
 
 void read_file(const fs::path& path, std::vector<std::uint8_t>& out, std::int64_t limit) {

@@ -1,7 +1,5 @@
 #include <algorithm>
 #include <array>
-#include <bit>
-#include <cmath>
 #include <cstdlib>
 #include <span>
 #include <string_view>
@@ -12,7 +10,9 @@
 #include "dkfac/data/photo_data.h"
 
 #include "data/photo_splits.h"
+#include "data/pixel_sums.h"
 #include "data/synthetic_photos.h"
+#include "data/word_hash.h"
 
 namespace dkfac::data {
 namespace {
@@ -238,39 +238,29 @@ void hold_out(DataSplits& data, std::int64_t count) {
 }
 
 std::uint64_t fingerprint(const Dataset& data) {
-  std::uint64_t hash = 0;
-  const auto mix = [&hash](std::uint64_t word) {
-    hash = (hash ^ word) * 0x9E3779B97F4A7C15U;  // Odd, so that no word is lost.
-    hash ^= hash >> 29;
-  };
-  for (const std::int64_t n : {data.count, data.height, data.width, data.channels, data.classes}) {
-    mix(static_cast<std::uint64_t>(n));
-  }
-  for (const std::int32_t label : data.labels) mix(static_cast<std::uint32_t>(label));
+  WordHash hash;
+  hash.mix(data.count, data.height, data.width, data.channels, data.classes);
+  for (const std::int32_t label : data.labels) hash.mix(static_cast<std::uint32_t>(label));
   std::span<const std::uint8_t> rest = data.pixels;
   while (!rest.empty()) {
     const std::size_t n = std::min<std::size_t>(rest.size(), 8);
     std::uint64_t word = 0;
     for (std::size_t i = 0; i < n; ++i) word |= std::uint64_t{rest[i]} << (8 * i);
-    mix(word);
+    hash.mix(word);
     rest = rest.subspan(n);
   }
-  mix(data.pixels.size());
+  hash.mix(data.pixels.size());
   if (data.photos != nullptr) {
     const PhotoData& photos = *data.photos;
-    mix(photos.source->fingerprint());
-    for (const std::int64_t sample : photos.samples) mix(static_cast<std::uint64_t>(sample));
+    hash.mix(photos.source->fingerprint());
+    for (const std::int64_t sample : photos.samples) hash.mix(sample);
     // Each rank may have determined the sizes independently.
-    for (const ImageSize& size : photos.sizes) {
-      mix(static_cast<std::uint64_t>(size.height));
-      mix(static_cast<std::uint64_t>(size.width));
-    }
-    for (const std::vector<double>* values :
-         {&photos.normalization.mean, &photos.normalization.stddev})
-      for (const double value : *values) mix(std::bit_cast<std::uint64_t>(value));
+    for (const ImageSize& size : photos.sizes) hash.mix(size.height, size.width);
+    hash.mix_bits(photos.normalization.mean);
+    hash.mix_bits(photos.normalization.stddev);
   }
-  if (data.mean_image != nullptr) mix(fingerprint(*data.mean_image));
-  return hash;
+  if (data.mean_image != nullptr) hash.mix(fingerprint(*data.mean_image));
+  return hash.value();
 }
 
 Normalization normalization_of(const Dataset& train) {
@@ -281,24 +271,9 @@ Normalization normalization_of(const Dataset& train) {
     return {std::vector<double>(channels, 0), std::vector<double>(channels, 1), train.mean_image};
   if (train.unit_range) return {std::vector<double>(channels, 0), std::vector<double>(channels, 1)};
   if (train.photos != nullptr) return train.photos->normalization;
-  // Integer sums are exact, so the order and the machine do not matter.
-  std::vector<std::uint64_t> sum(channels, 0), squares(channels, 0);
-  for (std::size_t i = 0; i + channels <= train.pixels.size(); i += channels) {
-    for (std::size_t c = 0; c < channels; ++c) {
-      const std::uint64_t p = train.pixels[i + c];
-      sum[c] += p;
-      squares[c] += p * p;
-    }
-  }
-  Normalization out;
-  const auto n = static_cast<double>(train.pixels.size() / channels);
-  for (std::size_t c = 0; c < channels; ++c) {
-    const double mean = static_cast<double>(sum[c]) / n;
-    const double variance = static_cast<double>(squares[c]) / n - mean * mean;
-    out.mean.push_back(mean / 255.0);
-    out.stddev.push_back(variance > 0 ? std::sqrt(variance) / 255.0 : 1.0);
-  }
-  return out;
+  Colours colours(channels);
+  colours.add(train.pixels);
+  return colours.normalization();
 }
 
 }  // namespace dkfac::data
