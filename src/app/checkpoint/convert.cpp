@@ -14,9 +14,10 @@ struct Permuted {
   std::size_t native, torch;
 };
 
-/// Calls f(Permuted) for every element.
+/// Calls f(Permuted) for every element of so many rows of images [n,h,w,c].
 template <class F>
-void for_each_position(std::int64_t rows, std::int64_t pixels, std::int64_t channels, F f) {
+void for_each_position(std::int64_t rows, const Shape& image, F f) {
+  const std::int64_t pixels = image[1] * image[2], channels = image[3];
   std::size_t native = 0;
   for (std::int64_t r = 0; r < rows; ++r)
     for (std::int64_t p = 0; p < pixels; ++p)
@@ -24,13 +25,12 @@ void for_each_position(std::int64_t rows, std::int64_t pixels, std::int64_t chan
         f(Permuted{native, static_cast<std::size_t>((r * channels + c) * pixels + p)});
 }
 
-/// Permutes [rows, h, w, c] to [rows, c, h, w].
-std::vector<std::byte> channels_first(ConstTensorView x, std::int64_t rows, std::int64_t pixels,
-                                      std::int64_t channels) {
+/// Permutes rows [h,w,c] to [c,h,w].
+std::vector<std::byte> channels_first(ConstTensorView x, const Shape& image) {
   std::vector<std::byte> out(x.bytes());
   const std::size_t size = size_of(x.dtype());
   const auto* from = static_cast<const std::byte*>(x.raw());
-  for_each_position(rows, pixels, channels, [&](Permuted at) {
+  for_each_position(x.dim(0), image, [&](Permuted at) {
     std::memcpy(out.data() + at.torch * size, from + at.native * size, size);
   });
   return out;
@@ -55,23 +55,22 @@ FlattenedImages::FlattenedImages(const nn::Model& model) {
   });
 }
 
-const Shape* FlattenedImages::before(const nn::NamedTensor& tensor) const {
+const Shape* FlattenedImages::permuted(const nn::NamedTensor& tensor) const {
+  if (tensor.view.shape().ndim() == 4) return &tensor.view.shape();
   const auto at = images_.find(layer_of(tensor.name));
   return at != images_.end() && tensor.view.shape().ndim() == 2 ? &at->second : nullptr;
 }
 
 void FlattenedImages::from_torch(const nn::NamedTensor& tensor,
                                  std::span<const std::byte> values) const {
-  const Shape& shape = tensor.view.shape();
   auto* to = static_cast<std::byte*>(tensor.view.raw());
-  const Shape* image = before(tensor);
-  if (shape.ndim() != 4 && image == nullptr) {
+  const std::size_t size = size_of(tensor.view.dtype());
+  const Shape* s = permuted(tensor);
+  if (s == nullptr) {
     std::memcpy(to, values.data(), values.size());
     return;
   }
-  const Shape& s = shape.ndim() == 4 ? shape : *image;
-  const std::size_t size = size_of(tensor.view.dtype());
-  for_each_position(shape[0], s[1] * s[2], s[3], [&](Permuted at) {
+  for_each_position(tensor.view.dim(0), *s, [&](Permuted at) {
     std::memcpy(to + at.native * size, values.data() + at.torch * size, size);
   });
 }
@@ -86,15 +85,9 @@ TorchItems to_torch(nn::Model& model, const std::int64_t& steps) {
   const FlattenedImages images(model);
   for (const nn::NamedTensor& t : model.named_tensors()) {
     safetensors::Item item = safetensors::item(t.name, t.view);
-    const Shape& shape = t.view.shape();
-    const Shape* image = images.before(t);
-    if (shape.ndim() == 4) {
-      item.shape = {shape[0], shape[3], shape[1], shape[2]};
-      item.data = torch.storage.emplace_back(
-          channels_first(t.view, shape[0], shape[1] * shape[2], shape[3]));
-    } else if (image != nullptr) {
-      const Shape& s = *image;
-      item.data = torch.storage.emplace_back(channels_first(t.view, shape[0], s[1] * s[2], s[3]));
+    if (const Shape* s = images.permuted(t)) {
+      item.shape = safetensors::extents(torch_shape(t));
+      item.data = torch.storage.emplace_back(channels_first(t.view, *s));
     }
     torch.items.push_back(std::move(item));
     if (t.name.ends_with("running_mean"))

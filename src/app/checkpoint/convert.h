@@ -16,8 +16,9 @@ namespace dkfac::app {
 class FlattenedImages {
  public:
   explicit FlattenedImages(const nn::Model& model);
-  /// Returns the image before the layer of this tensor, [n, h, w, c]; null for other tensors.
-  [[nodiscard]] const Shape* before(const nn::NamedTensor& tensor) const;
+  /// Returns the images [n,h,w,c] whose channels PyTorch orders otherwise: the weights of a
+  /// convolution, or what is flattened before the layer of this tensor; null for other tensors.
+  [[nodiscard]] const Shape* permuted(const nn::NamedTensor& tensor) const;
   /// Writes values in PyTorch's layout, of the tensor's type, to the tensor in host memory.
   void from_torch(const nn::NamedTensor& tensor, std::span<const std::byte> values) const;
 

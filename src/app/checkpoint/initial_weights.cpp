@@ -9,7 +9,6 @@
 #include <fmt/ranges.h>
 
 #include "dkfac/core/error.h"
-#include "dkfac/core/half.h"
 #include "dkfac/nn/layers.h"
 
 #include "app/checkpoint/convert.h"
@@ -22,41 +21,21 @@ namespace dkfac::app {
 namespace {
 
 bool is_native(const safetensors::File& file) {
-  const auto at = file.metadata().find("layout");
-  return at != file.metadata().end() &&
-         (at->second.starts_with("native") ||
-          at->second.starts_with("convolution weights are [out, kernel_h"));
+  const std::string layout = file.fact("layout");
+  return layout.starts_with("native") ||
+         layout.starts_with("convolution weights are [out, kernel_h");
 }
 
-template <class T>
-T bits_at(const std::byte* from) {
-  T value;
-  std::memcpy(&value, from, sizeof(T));
-  return value;
-}
-
-/// Element i of data of this type of the format.
-double number_at(const std::string& code, const std::byte* data, std::size_t i) {
-  if (code == "F64") return bits_at<double>(data + 8 * i);
-  if (code == "F32") return bits_at<float>(data + 4 * i);
-  const f16 bits{bits_at<std::uint16_t>(data + 2 * i)};
-  return code == "F16" ? to_float(bits) : to_float(bf16{bits.bits});
-}
-
-/// Converts all elements to the type of `to`, f32 or f64.
-std::vector<std::byte> converted(const safetensors::Entry& entry, std::span<const std::byte> data,
-                                 DType dtype, std::int64_t count) {
-  std::vector<std::byte> out(static_cast<std::size_t>(count) * size_of(dtype));
-  for (std::size_t i = 0; i < static_cast<std::size_t>(count); ++i) {
-    const double value = number_at(entry.dtype, data.data(), i);
-    if (dtype == DType::f64) {
-      std::memcpy(out.data() + 8 * i, &value, 8);
-    } else {
-      const auto narrow = static_cast<float>(value);
-      std::memcpy(out.data() + 4 * i, &narrow, 4);
-    }
-  }
-  return out;
+/// Converts all elements to f32 or f64.
+std::vector<std::byte> converted(const std::vector<double>& values, DType dtype) {
+  const auto bytes_of = [](const auto& numbers) {
+    const auto bytes = std::as_bytes(std::span(numbers));
+    return std::vector<std::byte>(bytes.begin(), bytes.end());
+  };
+  if (dtype == DType::f64) return bytes_of(values);
+  std::vector<float> narrow;
+  for (const double value : values) narrow.push_back(static_cast<float>(value));
+  return bytes_of(narrow);
 }
 
 template <class T>
@@ -83,8 +62,7 @@ void check_values(const nn::NamedTensor& t, std::span<const std::byte> values,
 /// Returns how the entry differs from a tensor of this shape; empty if it fits.
 std::string difference(const safetensors::Entry& entry, const Shape& shape) {
   static const std::set<std::string> kTypes{"F64", "F32", "F16", "BF16"};
-  std::vector<std::int64_t> wanted;
-  for (int d = 0; d < shape.ndim(); ++d) wanted.push_back(shape[d]);
+  const std::vector<std::int64_t> wanted = safetensors::extents(shape);
   if (kTypes.contains(entry.dtype) && entry.shape == wanted) return {};
   return fmt::format("{}, not [{}] of F64, F32, F16 or BF16", safetensors::describe(entry),
                      fmt::join(wanted, ", "));
@@ -101,10 +79,10 @@ std::string classifier_of(const nn::Model& model) {
 
 /// Whether the entry has as many values for each of another number of outputs.
 bool has_other_outputs(const safetensors::Entry& entry, const Shape& shape) {
-  if (static_cast<int>(entry.shape.size()) != shape.ndim()) return false;
-  for (int d = 1; d < shape.ndim(); ++d)
-    if (entry.shape[static_cast<std::size_t>(d)] != shape[d]) return false;
-  return entry.shape[0] != shape[0];
+  std::vector<std::int64_t> wanted = safetensors::extents(shape);
+  if (entry.shape.empty() || wanted.empty() || entry.shape[0] == wanted[0]) return false;
+  wanted[0] = entry.shape[0];
+  return entry.shape == wanted;
 }
 
 }  // namespace
@@ -128,8 +106,7 @@ InitialWeights read_initial_weights(Context& ctx, nn::Model& model, const safete
       (other_head ? out.drawn : problems).push_back(fmt::format("{} is {}", t.name, other));
       continue;
     }
-    const std::vector<std::byte> values =
-        converted(*entry, file.data(*entry), t.view.dtype(), t.view.numel());
+    const std::vector<std::byte> values = converted(file.numbers(*entry), t.view.dtype());
     check_values(t, values, file.source());
     if (native)
       std::memcpy(t.view.raw(), values.data(), values.size());

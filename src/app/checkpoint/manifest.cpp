@@ -100,6 +100,11 @@ std::vector<std::byte> read_listed(const std::filesystem::path& checkpoint,
   return bytes;
 }
 
+safetensors::File open_listed(const std::filesystem::path& checkpoint, const Manifest& manifest,
+                              const std::string& file) {
+  return {read_listed(checkpoint, manifest, file), (checkpoint / file).string()};
+}
+
 Manifest verify_checkpoint(const std::filesystem::path& checkpoint) {
   Manifest manifest = read_manifest(checkpoint);
   for (const auto& [file, sum] : manifest.files) (void)read_listed(checkpoint, manifest, file);

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "app/checkpoint/durable.h"
+#include "app/checkpoint/safetensors.h"
 
 namespace dkfac::app {
 
@@ -31,6 +31,9 @@ struct Manifest {
 /// and the actual size or checksum.
 [[nodiscard]] std::vector<std::byte> read_listed(const std::filesystem::path& checkpoint,
                                                  const Manifest& manifest, const std::string& file);
+/// The same of a safetensors file.
+[[nodiscard]] safetensors::File open_listed(const std::filesystem::path& checkpoint,
+                                            const Manifest& manifest, const std::string& file);
 /// Verifies all files of a checkpoint. Throws MissingInput, DataError, IoError.
 Manifest verify_checkpoint(const std::filesystem::path& checkpoint);
 

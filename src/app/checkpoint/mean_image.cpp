@@ -1,6 +1,5 @@
 #include "app/checkpoint/mean_image.h"
 
-#include <cstring>
 #include <memory>
 
 #include <fmt/core.h>
@@ -15,18 +14,6 @@ namespace dkfac::app {
 namespace {
 
 constexpr const char* kMeanImage = "mean_image";
-
-template <class T>
-std::vector<double> numbers_of(std::span<const std::byte> bytes) {
-  std::vector<T> values(bytes.size() / sizeof(T));
-  std::memcpy(values.data(), bytes.data(), values.size() * sizeof(T));
-  return {values.begin(), values.end()};
-}
-
-std::string mean_image_of(const safetensors::File& model) {
-  const auto at = model.metadata().find(kMeanImage);
-  return at == model.metadata().end() ? std::string() : at->second;
-}
 
 }  // namespace
 
@@ -52,8 +39,7 @@ data::MeanImage read_mean_image(const std::filesystem::path& path) {
         path.string(), entry == nullptr ? "nothing" : safetensors::describe(*entry), kMeanImage));
   data::MeanImage mean{
       .height = entry->shape[0], .width = entry->shape[1], .channels = entry->shape[2]};
-  const auto bytes = file.data(*entry);
-  mean.values = entry->dtype == "F64" ? numbers_of<double>(bytes) : numbers_of<float>(bytes);
+  mean.values = file.numbers(*entry);
   for (const double value : mean.values)
     if (!(value >= 0 && value <= 1))
       throw DataError(fmt::format(
@@ -83,7 +69,7 @@ std::string mean_image_text(const data::Normalization& normalization) {
 }
 
 void require_mean_image(const safetensors::File& model, const data::Dataset& data) {
-  const std::string before = mean_image_of(model);
+  const std::string before = model.fact(kMeanImage);
   const std::string now =
       data.mean_image == nullptr ? "" : mean_image_text({.mean_image = data.mean_image});
   const auto text = [](const std::string& mean) {

@@ -16,15 +16,10 @@ namespace dkfac::app {
 
 namespace {
 
-std::string value_of(const safetensors::File& file, const char* key) {
-  const auto at = file.metadata().find(key);
-  return at == file.metadata().end() ? std::string() : at->second;
-}
-
 /// Reads a JSON array of `Element`s; an empty one if the file has none.
 template <class Element>
 std::vector<Element> list_of(const safetensors::File& file, const char* key) {
-  const std::string text = value_of(file, key);
+  const std::string text = file.fact(key);
   if (text.empty()) return {};
   try {
     return nlohmann::json::parse(text).get<std::vector<Element>>();
@@ -57,7 +52,7 @@ safetensors::Metadata facts_of(const nn::Model& model, const data::Dataset& trai
 
 data::Dataset data_shape(const safetensors::File& file) {
   data::Dataset data;
-  std::istringstream shape(value_of(file, "input"));
+  std::istringstream shape(file.fact("input"));
   char x = 0;
   if (!(shape >> data.height >> x >> data.width >> x >> data.channels >> data.classes))
     throw DataError(

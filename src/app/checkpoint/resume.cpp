@@ -90,6 +90,11 @@ bool is_fixed(const std::string& path, bool inside_epoch) {
 
 }  // namespace
 
+fs::path checkpoint_folder(const fs::path& where) {
+  const fs::path inner = where / kCheckpointFolder;
+  return fs::is_directory(inner) ? inner : where;
+}
+
 void check_resumable(const fs::path& where) {
   const auto refuse = [&](std::string_view what) {
     throw MissingInput(detail::concat("[checkpoint] '", where.string(), "' ", what,
@@ -111,8 +116,7 @@ ResumePoint find_resume_point(const fs::path& where) {
     point.checkpoint = where;
     manifest = verify_checkpoint(where);
   } else {
-    const fs::path inner = where / kCheckpointFolder;
-    Found found = find_good_checkpoint(fs::is_directory(inner) ? inner : where);
+    Found found = find_good_checkpoint(checkpoint_folder(where));
     point.checkpoint = std::move(found.checkpoint);
     point.warnings = std::move(found.damaged);
     manifest = read_manifest(point.checkpoint);

@@ -19,6 +19,9 @@ struct ResumePoint {
   std::vector<std::string> warnings;  ///< Newer checkpoints that are damaged.
 };
 
+/// Returns the folder of checkpoints of a run folder; `where` itself, if it has none.
+[[nodiscard]] std::filesystem::path checkpoint_folder(const std::filesystem::path& where);
+
 /// Throws MissingInput unless `where` is a checkpoint or a folder that contains one.
 void check_resumable(const std::filesystem::path& where);
 

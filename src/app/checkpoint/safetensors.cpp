@@ -1,7 +1,6 @@
 #include "app/checkpoint/safetensors.h"
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cstring>
 #include <set>
@@ -22,26 +21,6 @@ using nlohmann::ordered_json;
 static_assert(std::endian::native == std::endian::little, "the format is little-endian");
 
 constexpr std::string_view kMetadata = "__metadata__";
-
-struct Code {
-  std::string_view name;
-  std::uint64_t bytes;
-};
-constexpr std::array<Code, 15> kCodes{{{"F64", 8},
-                                       {"F32", 4},
-                                       {"F16", 2},
-                                       {"BF16", 2},
-                                       {"I64", 8},
-                                       {"I32", 4},
-                                       {"I16", 2},
-                                       {"I8", 1},
-                                       {"U64", 8},
-                                       {"U32", 4},
-                                       {"U16", 2},
-                                       {"U8", 1},
-                                       {"BOOL", 1},
-                                       {"F8_E4M3", 1},
-                                       {"F8_E5M2", 1}}};
 
 template <class T>
 Item scalar_item(std::string name, const char* dtype, const T& value) {
@@ -89,17 +68,24 @@ std::string_view code_of(DType dtype) noexcept {
 }
 
 std::uint64_t element_size(std::string_view code) noexcept {
-  const auto* at = std::ranges::find(kCodes, code, &Code::name);
-  return at == kCodes.end() ? 0 : at->bytes;
+  const auto is = [&](auto... names) { return ((code == names) || ...); };
+  if (is("F64", "I64", "U64")) return 8;
+  if (is("F32", "I32", "U32")) return 4;
+  if (is("F16", "BF16", "I16", "U16")) return 2;
+  return is("I8", "U8", "BOOL", "F8_E4M3", "F8_E5M2") ? 1 : 0;
+}
+
+std::vector<std::int64_t> extents(const Shape& shape) {
+  std::vector<std::int64_t> out;
+  for (int i = 0; i < shape.ndim(); ++i) out.push_back(shape[i]);
+  return out;
 }
 
 Item item(std::string name, ConstTensorView view) {
   DKFAC_CHECK(view.is_contiguous(), "[safetensors] '", name, "' is not contiguous; copy it first");
-  std::vector<std::int64_t> shape;
-  for (int i = 0; i < view.ndim(); ++i) shape.push_back(view.dim(i));
   return {std::move(name),
           std::string(code_of(view.dtype())),
-          std::move(shape),
+          extents(view.shape()),
           {static_cast<const std::byte*>(view.raw()), view.bytes()}};
 }
 
@@ -130,11 +116,7 @@ std::string describe(const Entry& entry) {
 }
 
 std::string mismatch(const Entry& entry, DType dtype, const Shape& shape) {
-  bool same =
-      entry.dtype == code_of(dtype) && entry.shape.size() == static_cast<std::size_t>(shape.ndim());
-  for (int i = 0; same && i < shape.ndim(); ++i)
-    same = entry.shape[static_cast<std::size_t>(i)] == shape[i];
-  if (same) return {};
+  if (entry.dtype == code_of(dtype) && entry.shape == extents(shape)) return {};
   return detail::concat(describe(entry), " instead of ", code_of(dtype), " ", shape);
 }
 

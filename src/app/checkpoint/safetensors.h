@@ -26,6 +26,7 @@ struct Item {
   std::span<const std::byte> data;
 };
 [[nodiscard]] Item item(std::string name, ConstTensorView contiguous);
+[[nodiscard]] std::vector<std::int64_t> extents(const Shape& shape);
 [[nodiscard]] Item item(std::string name, const std::int64_t& scalar);
 [[nodiscard]] Item item(std::string name, const double& scalar);
 
@@ -56,9 +57,13 @@ class File {
   File(std::vector<std::byte> bytes, std::string source);
 
   [[nodiscard]] const Metadata& metadata() const { return metadata_; }
+  /// Returns the text of a key of the metadata; empty without it.
+  [[nodiscard]] std::string fact(const std::string& key) const;
   [[nodiscard]] const std::map<std::string, Entry>& entries() const { return entries_; }
   [[nodiscard]] const Entry* find(const std::string& name) const;
   [[nodiscard]] std::span<const std::byte> data(const Entry& entry) const;
+  /// Returns the values of a tensor of a type of dkfac; none for other types.
+  [[nodiscard]] std::vector<double> numbers(const Entry& entry) const;
   [[nodiscard]] const std::string& source() const { return source_; }
   [[nodiscard]] FileSum sum() const;  ///< Size and checksum of the whole file.
 

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "dkfac/core/error.h"
+#include "dkfac/core/half.h"
 
 #include "app/checkpoint/safetensors.h"
 #include "core/shared/crc32c.h"
@@ -153,6 +154,33 @@ void File::check_layout() const {
 const Entry* File::find(const std::string& name) const {
   const auto at = entries_.find(name);
   return at == entries_.end() ? nullptr : &at->second;
+}
+
+std::string File::fact(const std::string& key) const {
+  const auto at = metadata_.find(key);
+  return at == metadata_.end() ? std::string() : at->second;
+}
+
+std::vector<double> File::numbers(const Entry& entry) const {
+  const std::span<const std::byte> bytes = data(entry);
+  const auto as = [&]<class Stored>(Stored, auto value_of) {
+    std::vector<double> out(bytes.size() / sizeof(Stored));
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      Stored stored;
+      std::memcpy(&stored, bytes.data() + i * sizeof(Stored), sizeof(Stored));
+      out[i] = value_of(stored);
+    }
+    return out;
+  };
+  const auto same = [](auto x) { return static_cast<double>(x); };
+  if (entry.dtype == "F64") return as(double{}, same);
+  if (entry.dtype == "F32") return as(float{}, same);
+  if (entry.dtype == "I64") return as(std::int64_t{}, same);
+  if (entry.dtype == "I32") return as(std::int32_t{}, same);
+  const auto half = [](auto x) { return static_cast<double>(to_float(x)); };
+  if (entry.dtype == "F16") return as(f16{}, half);
+  if (entry.dtype == "BF16") return as(bf16{}, half);
+  return {};
 }
 
 std::span<const std::byte> File::data(const Entry& entry) const {

@@ -111,8 +111,7 @@ void StateReader::rows(const std::string& name, const std::vector<Saved>& found,
       view.dim(0) == 0 ? 0 : view.bytes() / static_cast<std::size_t>(view.dim(0));
   std::int64_t total = 0;
   for (const Saved& part : found) {
-    std::vector<std::int64_t> dims;
-    for (int d = 0; d < view.ndim(); ++d) dims.push_back(view.dim(d));
+    std::vector<std::int64_t> dims = safetensors::extents(view.shape());
     if (!part.entry->shape.empty()) dims[0] = part.entry->shape[0];
     const Shape like{std::span<const std::int64_t>(dims)};
     const std::string other = safetensors::mismatch(*part.entry, view.dtype(), like);

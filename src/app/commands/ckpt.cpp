@@ -1,5 +1,5 @@
+#include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
@@ -25,26 +25,13 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::ordered_json;
 
-template <class T>
-double sum_of_squares(std::span<const std::byte> data) {
-  double sum = 0;
-  for (std::size_t at = 0; at + sizeof(T) <= data.size(); at += sizeof(T)) {
-    T value;
-    std::memcpy(&value, data.data() + at, sizeof(T));
-    const auto x = static_cast<double>(value);
-    sum += x * x;
-  }
-  return sum;
-}
-
-/// Returns the norm of a tensor of a type of dkfac; NaN for other types.
+/// Returns the norm of a tensor of a type in which checkpoints have values; NaN for other types.
 double norm(const safetensors::File& file, const safetensors::Entry& entry) {
-  const auto data = file.data(entry);
-  if (entry.dtype == "F64") return std::sqrt(sum_of_squares<double>(data));
-  if (entry.dtype == "F32") return std::sqrt(sum_of_squares<float>(data));
-  if (entry.dtype == "I64") return std::sqrt(sum_of_squares<std::int64_t>(data));
-  if (entry.dtype == "I32") return std::sqrt(sum_of_squares<std::int32_t>(data));
-  return std::nan("");
+  constexpr std::string_view kTypes[] = {"F64", "F32", "I64", "I32"};
+  if (std::ranges::count(kTypes, entry.dtype) == 0) return std::nan("");
+  double sum = 0;
+  for (const double x : file.numbers(entry)) sum += x * x;
+  return std::sqrt(sum);
 }
 
 ordered_json tensors_of(const safetensors::File& file) {
@@ -117,8 +104,7 @@ void print(std::ostream& out, const ordered_json& json) {
 fs::path newest(const fs::path& where) {
   check_resumable(where);
   if (fs::exists(where / kManifestFile)) return where;
-  const fs::path inner = where / kCheckpointFolder;
-  return list_checkpoints(fs::is_directory(inner) ? inner : where).front();
+  return list_checkpoints(checkpoint_folder(where)).front();
 }
 
 /// Describes a single safetensors file, e.g. an exported one.
@@ -157,9 +143,8 @@ std::unique_ptr<nn::Model> rebuild(Context& ctx, const Config& config,
 void export_model(const CkptCommand& command, const Terminal& terminal) {
   const ResumePoint point = find_resume_point(command.where);
   print_warnings(point.warnings, terminal);
-  const safetensors::File file(
-      read_listed(point.checkpoint, read_manifest(point.checkpoint), kModelFile),
-      (point.checkpoint / kModelFile).string());
+  const safetensors::File file =
+      open_listed(point.checkpoint, read_manifest(point.checkpoint), kModelFile);
   check_threads();
   Context ctx;
   const Config config = parse_config(point.record.result.configuration, {}, "the checkpoint");

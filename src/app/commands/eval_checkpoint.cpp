@@ -22,10 +22,6 @@ namespace dkfac::app {
 
 namespace {
 
-safetensors::File open_file(const std::filesystem::path& checkpoint, const std::string& file) {
-  return {read_listed(checkpoint, read_manifest(checkpoint), file), (checkpoint / file).string()};
-}
-
 /// Network with the values of the checkpoint, on every rank.
 struct Network {
   Context ctx;
@@ -47,7 +43,7 @@ void build(const EvalRequest& request, const data::DataSplits& data, const comm:
   }
   network.model = nn::make_model(network.ctx, options);
   check_rectangular(*network.model, config, data.test);
-  const safetensors::File model = open_file(checkpoint, kModelFile);
+  const safetensors::File model = open_listed(checkpoint, read_manifest(checkpoint), kModelFile);
   require_mean_image(model, data.train);
   load_model(network.ctx, *network.model, model);
   network.ema = load_ema(network.ctx, *network.model, config, checkpoint);

@@ -127,8 +127,7 @@ void predict(const PredictCommand& command, const Terminal& terminal, Position& 
   print_warnings(request.point.warnings, terminal);
   const Config& config = request.config;
   const fs::path& checkpoint = request.point.checkpoint;
-  const safetensors::File file(read_listed(checkpoint, read_manifest(checkpoint), kModelFile),
-                               (checkpoint / kModelFile).string());
+  const safetensors::File file = open_listed(checkpoint, read_manifest(checkpoint), kModelFile);
   const ModelFacts facts = model_facts(file);
   DKFAC_CHECK(facts.shape.channels == 3, "[predict] the network takes images of ",
               facts.shape.channels, " channels, and photographs have 3; use a network for colours");

@@ -19,11 +19,6 @@ namespace dkfac::app {
 
 namespace {
 
-safetensors::File open_listed(const std::filesystem::path& checkpoint, const Manifest& manifest,
-                              const std::string& file) {
-  return {read_listed(checkpoint, manifest, file), (checkpoint / file).string()};
-}
-
 /// Opens the shards that rank `rank` of `ranks` needs.
 Shards open_shards(const std::filesystem::path& checkpoint, const Manifest& manifest, int rank,
                    int ranks) {
