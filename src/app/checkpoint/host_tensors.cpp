@@ -44,14 +44,4 @@ void HostTensors::put_back() {
   ctx_.stream().synchronize();
 }
 
-void HostView::tensor(const std::string& name, StateKind kind, TensorView view) {
-  if (!view.device().is_cuda()) return inner_.tensor(name, kind, view);
-  Tensor there = pinned_like(ctx_, view);
-  copy(ctx_, view, there);
-  ctx_.stream().synchronize();
-  inner_.tensor(name, kind, there);
-  copy(ctx_, there, view);
-  ctx_.stream().synchronize();
-}
-
 }  // namespace dkfac::app

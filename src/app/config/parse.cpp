@@ -101,7 +101,7 @@ Config apply(const Settings& settings) {
 Config parse_config(std::string_view text, std::span<const std::string> overrides,
                     std::string_view source) {
   Written written;
-  collect(parse_toml(text, source, "config"), source, written);
+  collect(parse_toml(text, source), source, written);
   for (const std::string& override_text : overrides) collect_override(override_text, written);
   std::vector<std::string> remarks = drop_excluded(written, source);
   Config config = apply(written.sections);
@@ -114,9 +114,7 @@ Config parse_config(std::string_view text, std::span<const std::string> override
 }
 
 Config load_config(const std::filesystem::path& file, std::span<const std::string> overrides) {
-  const std::string text =
-      read_toml_text(file, "config", "the configurations of dkfac are in its folder configs");
-  Config config = parse_config(text, overrides, file.string());
+  Config config = parse_config(read_toml_text(file), overrides, file.string());
   if (config.run.name.empty())
     (void)apply(*find_key("run.name"), {file.string(), nullptr, file.stem().string()}, config);
   return config;

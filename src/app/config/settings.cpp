@@ -115,7 +115,7 @@ Setting setting_of(const toml::node& node, std::string_view source) {
 Setting override_setting(const std::string& text, std::string raw) {
   Setting setting{"--set " + shortened(text), nullptr, std::move(raw)};
   try {
-    const toml::table table = parse_toml("x = " + *setting.raw, setting.where, "config");
+    const toml::table table = parse_toml("x = " + *setting.raw, setting.where);
     if (table.size() == 1) setting.node = copy_of(*table.get("x"));
   } catch (const InvalidArgument&) {
     setting.node = nullptr;

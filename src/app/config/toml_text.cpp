@@ -30,7 +30,7 @@ std::size_t skip_quoted(std::string_view text, std::size_t at) {
 }
 
 /// Checks the nesting depth by counting the parts of dotted keys and the open brackets.
-void check_depth(std::string_view text, std::string_view source, std::string_view who) {
+void check_depth(std::string_view text, std::string_view source) {
   int dots = 0, brackets = 0;
   for (std::size_t at = 0; at < text.size(); ++at) {
     const char c = text[at];
@@ -42,42 +42,43 @@ void check_depth(std::string_view text, std::string_view source, std::string_vie
     if (std::string_view("[]{},=\n").find(c) != std::string_view::npos) dots = 0;
     if (dots < kMostDepth && brackets <= kMostDepth) continue;
     const auto line = 1 + std::count(text.begin(), text.begin() + static_cast<long>(at), '\n');
-    throw InvalidArgument(
-        fmt::format("[{}] {}:{}: keys or brackets nest deeper than {}; write section.key = value",
-                    who, source, line, kMostDepth));
+    throw InvalidArgument(fmt::format(
+        "[config] {}:{}: keys or brackets nest deeper than {}; write section.key = value", source,
+        line, kMostDepth));
   }
 }
 
 }  // namespace
 
-std::string read_toml_text(const std::filesystem::path& file, std::string_view who,
-                           std::string_view hint) {
+std::string read_toml_text(const std::filesystem::path& file) {
   std::error_code ignored;
   if (!std::filesystem::exists(file, ignored))
-    throw MissingInput(fmt::format("[{}] there is no file '{}'; {}", who, file.string(), hint));
+    throw MissingInput(fmt::format(
+        "[config] there is no file '{}'; the configurations of dkfac are in its folder configs",
+        file.string()));
   std::string text(kMostBytes + 1, '\0');
   std::ifstream in(file, std::ios::binary);
   in.read(text.data(), static_cast<std::streamsize>(text.size()));
   if (in.bad() || in.gcount() == 0)
-    throw IoError(fmt::format("[{}] cannot read '{}'; check that it is a readable, non-empty file",
-                              who, file.string()));
+    throw IoError(fmt::format(
+        "[config] cannot read '{}'; check that it is a readable, non-empty file", file.string()));
   text.resize(static_cast<std::size_t>(in.gcount()));
   return text;
 }
 
-toml::table parse_toml(std::string_view text, std::string_view source, std::string_view who) {
+toml::table parse_toml(std::string_view text, std::string_view source) {
   if (text.size() > kMostBytes)
     throw InvalidArgument(
-        fmt::format("[{}] {}: it is longer than {} bytes; check that it is the right file", who,
+        fmt::format("[config] {}: it is longer than {} bytes; check that it is the right file",
                     source, kMostBytes));
-  check_depth(text, source, who);
+  check_depth(text, source);
   try {
     return toml::parse(text, source);
   } catch (const toml::parse_error& error) {
     const std::string_view what = error.description();
     const bool too_large = what.find("64 bits") != std::string_view::npos;
     throw InvalidArgument(fmt::format(
-        "[{}] {}: {}; {}", who, place(source, error.source()), what,
+        "[config] {}: {}; {}", place(source, error.source()), what,
         too_large ? "write a smaller one, or a seed in quotes" : "correct the TOML there"));
   }
 }

@@ -13,6 +13,7 @@
 #include "app/logging/run_summary.h"
 #include "app/run/agreement.h"
 #include "app/training/run_state.h"
+#include "core/shared/host_visitor.h"
 #include "core/shared/printable.h"
 
 namespace dkfac::app {
@@ -166,7 +167,7 @@ std::unique_ptr<nn::Ema> load_ema(Context& ctx, nn::Model& model, const Config& 
   constexpr int kNoRanks = 0;               // Of no ranks: it takes means over all that wrote.
   Shards shards = open_shards(checkpoint, manifest, 0, kNoRanks);
   StateReader reader(shards, 0, kNoRanks, manifest.ranks);
-  HostView view(ctx, reader);
+  HostVisitor view(ctx, reader);
   visit_ema(view, *ema);
   reader.finish();
   return ema;

@@ -2,9 +2,9 @@
 
 #include "dkfac/core/error.h"
 
-#include "app/checkpoint/host_tensors.h"
 #include "app/checkpoint/state_io.h"
 #include "app/training/state.h"
+#include "core/shared/host_visitor.h"
 
 namespace dkfac::app {
 
@@ -74,7 +74,7 @@ void visit_ema(StateVisitor& visitor, nn::Ema& ema) {
 
 void visit_state(TrainState& s, StateVisitor& visitor) {
   visit_counters(visitor, s.counters, counts_top5(s));
-  HostView view(s.ctx, visitor);
+  HostVisitor view(s.ctx, visitor);
   visit_buffers(view, "buffers", s.model->buffers());
   visit_virtual_batch(s, view);
   if (s.ema) visit_ema(view, *s.ema);
