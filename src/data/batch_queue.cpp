@@ -1,10 +1,10 @@
 #include "data/batch_queue.h"
 
-#include <chrono>
 #include <utility>
 
 #include "dkfac/core/error.h"
 
+#include "core/shared/activity_timer.h"
 #include "core/shared/thread_start.h"
 
 namespace dkfac::data {
@@ -104,9 +104,10 @@ std::size_t BatchQueue::pop_ready() {
 std::optional<std::size_t> BatchQueue::take() {
   std::unique_lock lock(mutex_);
   DKFAC_CHECK(request_ > 0, "[loader] next() before start_epoch(); start an epoch first");
-  const auto begin = std::chrono::steady_clock::now();
-  changed_.wait(lock, [&] { return !ready_.empty() || finished_; });
-  wait_s_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  {
+    const ActivityTimer timer(wait_s_);
+    changed_.wait(lock, [&] { return !ready_.empty() || finished_; });
+  }
   if (!ready_.empty()) return pop_ready();
   if (error_) std::rethrow_exception(error_);
   return {};

@@ -1,32 +1,18 @@
 #include "dkfac/data/photo_data.h"
 
 #include <algorithm>
-#include <chrono>
 #include <numeric>
 #include <utility>
 
 #include "dkfac/core/error.h"
 
+#include "core/shared/activity_timer.h"
 #include "data/shared/photo_facts.h"
 
 namespace dkfac::data {
 namespace {
 
 namespace fs = std::filesystem;
-
-/// Adds its lifetime to `seconds`.
-class Stopwatch {
- public:
-  explicit Stopwatch(double& seconds) : seconds_(seconds) {}
-  ~Stopwatch() { seconds_ += std::chrono::duration<double>(Clock::now() - begin_).count(); }
-  Stopwatch(const Stopwatch&) = delete;
-  Stopwatch& operator=(const Stopwatch&) = delete;
-
- private:
-  using Clock = std::chrono::steady_clock;
-  double& seconds_;
-  Clock::time_point begin_ = Clock::now();
-};
 
 class FolderSource final : public PhotoSource {
  public:
@@ -42,14 +28,14 @@ class FolderSource final : public PhotoSource {
   ImageSize open(std::int64_t i, PhotoScratch& scratch) const override {
     scratch.number = i;
     {
-      const Stopwatch watch(scratch.read_s);
+      const ActivityTimer timer(scratch.read_s);
       read_file(set_.path(i), scratch.file);
     }
     return photo_size(scratch.file);
   }
 
   ImageView decode(const DecodeOptions& options, PhotoScratch& scratch) const override {
-    const Stopwatch watch(scratch.decode_s);
+    const ActivityTimer timer(scratch.decode_s);
     decode_photo(scratch.file, options, scratch.picture);
     return scratch.picture;
   }
@@ -154,7 +140,7 @@ void make_image(const PhotoSource& source, std::int64_t i, const PhotoOptions& o
     decoding.enough_width = enough(whole.width, view.from.width, view.width);
   }
   const ImageView picture = source.decode(decoding, scratch);
-  const Stopwatch watch(scratch.resize_s);
+  const ActivityTimer timer(scratch.resize_s);
   resize_bilinear(picture, scaled_box(view.from, whole, picture), view.height, view.width,
                   view.window, out, scratch.rows);
 }

@@ -1,10 +1,11 @@
 #include "data/photo_maker.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 
 #include "dkfac/core/error.h"
+
+#include "core/shared/activity_timer.h"
 
 namespace dkfac::data {
 namespace {
@@ -124,11 +125,9 @@ bool PhotoMaker::try_sample(Worker& worker, std::int64_t sample, std::int64_t i,
 }
 
 void PhotoMaker::write(Worker& worker, std::int64_t sample, std::int64_t i, MadeBatch& out) {
-  const auto begin = std::chrono::steady_clock::now();
+  const ActivityTimer timer(worker.normalise_s);
   out.labels.data<std::int32_t>()[i] = data_.labels[static_cast<std::size_t>(sample)];
   writer_.write(worker.image.data(), sample, out, i);
-  worker.normalise_s +=
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
 bool PhotoMaker::is_known_bad(std::int64_t sample) {

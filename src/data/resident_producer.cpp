@@ -8,6 +8,7 @@
 #include "dkfac/core/ops.h"
 #include "dkfac/core/tensor.h"
 
+#include "core/shared/element.h"
 #include "data/cuda/resident.h"
 #include "data/device_producer.h"
 #include "data/mean_values.h"
@@ -34,13 +35,12 @@ Tensor upload_bytes(Context& ctx, const std::vector<std::uint8_t>& bytes) {
 }
 
 Tensor upload_table(Context& ctx, const Normalization& normalization, DType dtype) {
-  const auto upload = [&]<class T>(const std::vector<T>& table) {
-    return Tensor::copy_of(ctx, view_of(table.data(), Shape{std::ssize(table)}));
-  };
-  if (dtype == DType::f64) return upload(value_table<double>(normalization));
-  if (dtype == DType::f32) return upload(value_table<float>(normalization));
-  if (dtype == DType::bf16) return upload(value_table<bf16>(normalization));
-  return upload(value_table<f16>(normalization));
+  Tensor out;
+  element::visit_floating(dtype, [&]<class T>(element::Type<T>) {
+    const std::vector<T> table = value_table<T>(normalization);
+    out = Tensor::copy_of(ctx, view_of(table.data(), Shape{std::ssize(table)}));
+  });
+  return out;
 }
 
 /// Uploads the mean image of images of this shape; nothing without one.

@@ -1,5 +1,10 @@
 #include "data/sample_writer.h"
 
+#include <optional>
+#include <utility>
+
+#include "core/shared/element.h"
+
 namespace dkfac::data {
 
 SampleWriter::SampleWriter(const Normalization& normalization, const Shape& image,
@@ -11,13 +16,11 @@ SampleWriter::SampleWriter(const Normalization& normalization, const Shape& imag
 SampleWriter::Writer SampleWriter::make_writer(const Normalization& normalization,
                                                const Shape& image, const AugmentOptions& augment,
                                                DType dtype) {
-  const auto make = [&](auto t) -> Writer {
-    return ImageWriter<decltype(t)>(normalization, image, augment);
-  };
-  if (dtype == DType::f64) return make(double{});
-  if (dtype == DType::f32) return make(float{});
-  if (dtype == DType::bf16) return make(bf16{});
-  return make(f16{});
+  std::optional<Writer> made;
+  element::visit_floating(dtype, [&]<class T>(element::Type<T>) {
+    made.emplace(ImageWriter<T>(normalization, image, augment));
+  });
+  return std::move(*made);
 }
 
 void SampleWriter::start_epoch(const SamplerOptions& sampler, std::int64_t epoch) {

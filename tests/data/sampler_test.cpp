@@ -49,13 +49,15 @@ TEST_P(Sharding, ConcatenatedSharesAreTheGlobalBatches) {
   for (std::int64_t b = 0; b < batches_per_epoch(options); ++b) {
     std::int64_t in_batch = 0;
     for (int rank = 0; rank < GetParam().size; ++rank) {
-      const BatchIndices share = batch_indices(options, order, b, rank, GetParam().size);
-      seen.insert(seen.end(), share.samples.begin(), share.samples.end());
-      in_batch += std::ssize(share.samples);
+      const BatchShare share = batch_share(options, b, rank, GetParam().size);
+      ASSERT_LE(share.begin + share.count, std::ssize(order));
+      seen.insert(seen.end(), order.begin() + share.begin,
+                  order.begin() + share.begin + share.count);
+      in_batch += share.count;
     }
-    const BatchIndices whole = batch_indices(options, order, b, 0, 1);
+    const BatchShare whole = batch_share(options, b, 0, 1);
     EXPECT_EQ(in_batch, whole.global_batch);
-    EXPECT_EQ(std::ssize(whole.samples), whole.global_batch);
+    EXPECT_EQ(whole.count, whole.global_batch);
   }
   // Equal to the order itself, so independent of the number of ranks.
   EXPECT_TRUE(std::equal(seen.begin(), seen.end(), order.begin()));
@@ -65,14 +67,12 @@ TEST_P(Sharding, ConcatenatedSharesAreTheGlobalBatches) {
 }
 
 TEST_P(Sharding, SharesDifferByAtMostOne) {
-  const auto order = epoch_order(options, 0);
   for (std::int64_t b = 0; b < batches_per_epoch(options); ++b) {
-    std::vector<std::size_t> shares;
-    for (int rank = 0; rank < GetParam().size; ++rank) {
-      shares.push_back(batch_indices(options, order, b, rank, GetParam().size).samples.size());
-    }
+    std::vector<std::int64_t> shares;
+    for (int rank = 0; rank < GetParam().size; ++rank)
+      shares.push_back(batch_share(options, b, rank, GetParam().size).count);
     const auto [low, high] = std::ranges::minmax(shares);
-    EXPECT_LE(high - low, 1U);
+    EXPECT_LE(high - low, 1);
   }
 }
 
@@ -120,13 +120,11 @@ TEST(Sampler, KeepsTheOrderWithoutShuffle) {
 
 TEST(Sampler, RefusesArgumentsOutOfRange) {
   const SamplerOptions options{.count = 8, .global_batch = 4};
-  const auto order = epoch_order(options, 0);
-  EXPECT_NO_THROW((void)batch_indices(options, order, 1, 1, 2));
-  EXPECT_THROW((void)batch_indices(options, order, 2, 1, 2), InvalidArgument);
-  EXPECT_THROW((void)batch_indices(options, order, -1, 1, 2), InvalidArgument);
-  EXPECT_THROW((void)batch_indices(options, order, 1, 2, 2), InvalidArgument);
-  EXPECT_THROW((void)batch_indices(options, order, 1, -1, 2), InvalidArgument);
-  EXPECT_THROW((void)batch_indices(options, std::span(order).first(7), 1, 0, 2), InvalidArgument);
+  EXPECT_NO_THROW((void)batch_share(options, 1, 1, 2));
+  EXPECT_THROW((void)batch_share(options, 2, 1, 2), InvalidArgument);
+  EXPECT_THROW((void)batch_share(options, -1, 1, 2), InvalidArgument);
+  EXPECT_THROW((void)batch_share(options, 1, 2, 2), InvalidArgument);
+  EXPECT_THROW((void)batch_share(options, 1, -1, 2), InvalidArgument);
   EXPECT_THROW((void)epoch_order(options, -1), InvalidArgument);
   EXPECT_THROW((void)epoch_order({.count = 0, .global_batch = 4}, 0), InvalidArgument);
   EXPECT_THROW((void)batches_per_epoch({.count = 8, .global_batch = 0}), InvalidArgument);
