@@ -8,6 +8,7 @@
 #include "dkfac/nn/layer.h"
 
 #include "app/logging/device_activities.h"
+#include "core/shared/profiler_range.h"
 
 namespace dkfac::app {
 
@@ -27,6 +28,27 @@ class Stopwatch {
  private:
   using Clock = std::chrono::steady_clock;
   Clock::time_point start_ = Clock::now();
+};
+
+/// Marks the consecutive activities of one rank as ranges for profilers.
+class Profiled {
+ public:
+  Profiled() = default;
+  ~Profiled() { leave(); }
+  Profiled(const Profiled&) = delete;
+  Profiled& operator=(const Profiled&) = delete;
+  void enter(const char* activity) {
+    leave();
+    begin_range(activity);
+    inside_ = true;
+  }
+
+ private:
+  void leave() {
+    if (inside_) end_range();
+    inside_ = false;
+  }
+  bool inside_ = false;
 };
 
 /// Observer that forwards to another one and measures its time, which separates the time of the

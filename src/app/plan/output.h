@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "app/plan/recommend.h"
+#include "app/plan/forecast.h"
 
 /// The plan as a table and as JSON.
 namespace dkfac::app::planning {

@@ -2,7 +2,6 @@
 #include "app/report/details.h"
 #include "app/report/findings.h"
 #include "app/report/json.h"
-#include "app/report/series.h"
 #include "app/report/settings.h"
 #include "app/report/table.h"
 #include "app/shared/report.h"

@@ -7,9 +7,9 @@
 #include <fmt/ranges.h>
 
 #include "app/logging/run_summary.h"
+#include "app/report/details.h"
 #include "app/report/format.h"
 #include "app/report/ranking.h"
-#include "app/report/series.h"
 #include "app/report/statistics.h"
 #include "app/shared/report.h"
 

@@ -22,7 +22,6 @@
 
 #include "app/logging/curvature_totals.h"
 #include "app/logging/device_activities.h"
-#include "app/logging/profiled.h"
 #include "app/logging/stopwatch.h"
 #include "app/shared/checkpoint.h"
 #include "app/shared/trainer.h"

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "app/plan/recommend.h"
+#include "app/plan/forecast.h"
 
 namespace dkfac::app::planning {
 namespace {

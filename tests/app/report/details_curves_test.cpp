@@ -1,12 +1,11 @@
 // Curves over epochs: mean and range over seeds.
 
-#include "app/report/series.h"
-
 #include <cmath>
 
 #include <gtest/gtest.h>
 
 #include "app/fake_runs.h"
+#include "app/report/details.h"
 
 namespace dkfac::app {
 namespace {
