@@ -12,11 +12,10 @@ namespace dkfac::app {
 
 namespace {
 
-/// Positions of the schedules: epochs since the start of each, and steps where steps are counted.
-struct Clocks {
-  double lr = 0, warmup = 0, momentum = 0, damping = 0;
-  std::int64_t damping_steps = 0, interval_steps = 0;
-};
+/// The epoch that a schedule counts: of the run, or of the phase that gives it.
+double clock_of(const Phase& phase, bool own, double epoch) {
+  return own ? epoch - static_cast<double>(phase.first_epoch - 1) : epoch;
+}
 
 // Linear scaling (Goyal et al. 2017, section 2.1), or by the root (Krizhevsky 2014, section 5).
 double batch_scale(const Config& config) {
@@ -55,67 +54,21 @@ double scheduled(const Config& config, double epoch) {
   return lr.lr;
 }
 
-double learning_rate(const Config& config, const Clocks& at) {
-  return scheduled(config, at.lr) * batch_scale(config) *
-         optim::warmup_factor(at.warmup, config.lr.warmup_epochs, config.lr.warmup_first);
-}
-
-double momentum(const Config& config, const Clocks& at) {
-  const OptimizerConfig& o = config.optimizer;
-  if (o.momentum_schedule == MomentumSchedule::constant) return o.momentum();
-  return optim::PiecewiseLinearLr{o.momentum_knots}.at(at.momentum);
-}
-
-double damping(const Config& config, const Clocks& at) {
-  const OptimizerConfig& o = config.optimizer;
+double damping(const Phase& phase, double epoch, std::int64_t steps, std::int64_t phase_steps) {
+  const OptimizerConfig& o = phase.config.optimizer;
   switch (o.damping_schedule) {
     case DampingSchedule::warmup:
       return kfac::DampingWarmup{o.damping_initial, o.curvature().damping, o.damping_warmup_steps}
-          .at(at.damping_steps);
+          .at(phase.own.damping ? phase_steps : steps);
     case DampingSchedule::piecewise:
-      if (!o.damping_knots.empty()) return optim::PiecewiseLinearLr{o.damping_knots}.at(at.damping);
+      if (!o.damping_knots.empty())
+        return optim::PiecewiseLinearLr{o.damping_knots}.at(
+            clock_of(phase, phase.own.damping, epoch));
       break;
     case DampingSchedule::constant:
       break;
   }
   return o.curvature().damping;
-}
-
-kfac::CurvatureSettings curvature_settings(const Config& config, const Clocks& at) {
-  const OptimizerConfig& o = config.optimizer;
-  const kfac::CurvatureOptions& c = o.curvature();
-  // Intervals that are chosen stay as they are: to name them asks for another choice.
-  const auto given = [](int interval) {
-    return interval > 0 ? std::optional(interval) : std::nullopt;
-  };
-  kfac::CurvatureSettings settings{.statistics_interval = given(c.refresh.statistics_interval),
-                                   .inverse_interval = given(c.refresh.inverse_interval)};
-  if (const double lambda = damping(config, at); lambda > 0)
-    settings.damping = lambda;
-  else
-    settings.relative_damping = c.relative_damping;
-  if (o.interval_schedule == IntervalSchedule::ramp) {
-    const std::int64_t length = o.interval_ramp_steps;
-    settings.statistics_interval =
-        kfac::IntervalRamp{o.first_statistics_interval, c.refresh.statistics_interval, length}.at(
-            at.interval_steps);
-    settings.inverse_interval =
-        kfac::IntervalRamp{o.first_inverse_interval, c.refresh.inverse_interval, length}.at(
-            at.interval_steps);
-  }
-  return settings;
-}
-
-Clocks of_run(double epoch, std::int64_t steps) {
-  return {epoch, epoch, epoch, epoch, steps, steps};
-}
-
-Clocks of_phase(const Phase& phase, double epoch, std::int64_t steps, std::int64_t phase_steps) {
-  const double inside = epoch - static_cast<double>(phase.first_epoch - 1);
-  const Phase::Own& own = phase.own;
-  return {own.lr ? inside : epoch,           own.warmup ? inside : epoch,
-          own.momentum ? inside : epoch,     own.damping ? inside : epoch,
-          own.damping ? phase_steps : steps, own.intervals ? phase_steps : steps};
 }
 
 void check_lr(const Config& config) {
@@ -202,25 +155,42 @@ void check_schedules(const Config& config) {
   check_damping(config);
 }
 
-double learning_rate(const Config& config, double epoch) {
-  return learning_rate(config, of_run(epoch, 0));
-}
 double learning_rate(const Phase& phase, double epoch) {
-  return learning_rate(phase.config, of_phase(phase, epoch, 0, 0));
+  const Config& config = phase.config;
+  return scheduled(config, clock_of(phase, phase.own.lr, epoch)) * batch_scale(config) *
+         optim::warmup_factor(clock_of(phase, phase.own.warmup, epoch), config.lr.warmup_epochs,
+                              config.lr.warmup_first);
 }
 
-double momentum(const Config& config, double epoch) { return momentum(config, of_run(epoch, 0)); }
 double momentum(const Phase& phase, double epoch) {
-  return momentum(phase.config, of_phase(phase, epoch, 0, 0));
+  const OptimizerConfig& o = phase.config.optimizer;
+  if (o.momentum_schedule == MomentumSchedule::constant) return o.momentum();
+  return optim::PiecewiseLinearLr{o.momentum_knots}.at(clock_of(phase, phase.own.momentum, epoch));
 }
 
-kfac::CurvatureSettings curvature_settings(const Config& config, double epoch, std::int64_t steps) {
-  return curvature_settings(config, of_run(epoch, steps));
-}
 kfac::CurvatureSettings curvature_settings(const Phase& phase, double epoch, std::int64_t steps,
                                            std::int64_t phase_steps) {
-  kfac::CurvatureSettings settings =
-      curvature_settings(phase.config, of_phase(phase, epoch, steps, phase_steps));
+  const OptimizerConfig& o = phase.config.optimizer;
+  const kfac::CurvatureOptions& c = o.curvature();
+  // Intervals that are chosen stay as they are: to name them asks for another choice.
+  const auto given = [](int interval) {
+    return interval > 0 ? std::optional(interval) : std::nullopt;
+  };
+  kfac::CurvatureSettings settings{.statistics_interval = given(c.refresh.statistics_interval),
+                                   .inverse_interval = given(c.refresh.inverse_interval)};
+  if (const double lambda = damping(phase, epoch, steps, phase_steps); lambda > 0)
+    settings.damping = lambda;
+  else
+    settings.relative_damping = c.relative_damping;
+  if (o.interval_schedule == IntervalSchedule::ramp) {
+    const std::int64_t length = o.interval_ramp_steps,
+                       at = phase.own.intervals ? phase_steps : steps;
+    settings.statistics_interval =
+        kfac::IntervalRamp{o.first_statistics_interval, c.refresh.statistics_interval, length}.at(
+            at);
+    settings.inverse_interval =
+        kfac::IntervalRamp{o.first_inverse_interval, c.refresh.inverse_interval, length}.at(at);
+  }
   settings.micro_batches = static_cast<int>(phase.config.train.micro_batches);
   return settings;
 }

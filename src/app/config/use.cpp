@@ -114,7 +114,7 @@ void check_curvature(const Config& config) {
         c.refresh.inverse_interval, " is not more than optimizer.statistics_interval = ", least,
         "; raise it, or use \"eigen\"");
     // Between both ends of a ramp the intervals keep their order.
-    const kfac::CurvatureSettings first = curvature_settings(config, 0, 0);
+    const kfac::CurvatureSettings first = curvature_settings(Phase{.config = config}, 0, 0, 0);
     DKFAC_CHECK(
         !first.inverse_interval || first.inverse_interval > first.statistics_interval,
         "[config] optimizer.inverse_method = \"ekfac\" forgets its scales with each rebuild, and "
@@ -363,7 +363,7 @@ optim::OptimizerOptions optimizer_options(const Config& config) {
   // The intervals are those at the end of a ramp: the stored forms of inverses and their owners are
   // chosen once, for most of the run. The first step sets the initial intervals before it records
   // anything.
-  curvature.damping = curvature_settings(config, 0, 0).damping.value_or(0);
+  curvature.damping = curvature_settings(Phase{.config = config}, 0, 0, 0).damping.value_or(0);
   optim::KfacOptions& kfac = options.kfac;
   if (kfac.update == optim::DirectionUpdate::adamw)
     kfac.beta1 = std::exchange(kfac.momentum, optim::KfacOptions{}.momentum);

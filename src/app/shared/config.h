@@ -281,12 +281,6 @@ struct Connection {
 [[nodiscard]] optim::OptimizerOptions optimizer_options(const Config& config);
 [[nodiscard]] std::unique_ptr<optim::Optimizer> make_optimizer(
     const Config& config, std::shared_ptr<comm::Communicator> comm, Device device = Device::cpu());
-/// Returns the learning rate at a fractional epoch, including warm-up and scaling with the batch.
-[[nodiscard]] double learning_rate(const Config& config, double epoch);
-[[nodiscard]] double momentum(const Config& config, double epoch);
-/// Returns damping and intervals for the step after `steps` steps, at a fractional epoch.
-[[nodiscard]] kfac::CurvatureSettings curvature_settings(const Config& config, double epoch,
-                                                         std::int64_t steps);
 /// Returns whether damping or intervals change during the run.
 [[nodiscard]] bool has_curvature_schedule(const Config& config);
 

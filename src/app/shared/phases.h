@@ -47,12 +47,13 @@ struct Phase {
 /// Returns the keys that a phase may give, in table order.
 [[nodiscard]] std::vector<std::string> phase_keys();
 
-// --- the schedules of config.h, at a fractional epoch of the run ------------------------------
+// --- the schedules, at a fractional epoch of the run ------------------------------------------
 
+/// Returns the learning rate, including warm-up and scaling with the batch.
 [[nodiscard]] double learning_rate(const Phase& phase, double epoch);
 [[nodiscard]] double momentum(const Phase& phase, double epoch);
-/// Returns the settings for the step after `steps` steps, `phase_steps` of them in this phase, with
-/// the micro-batches of the phase.
+/// Returns damping and intervals for the step after `steps` steps, `phase_steps` of them in this
+/// phase, with the micro-batches of the phase.
 [[nodiscard]] kfac::CurvatureSettings curvature_settings(const Phase& phase, double epoch,
                                                          std::int64_t steps,
                                                          std::int64_t phase_steps);

@@ -12,6 +12,7 @@
 #include "app/config/keys.h"
 #include "app/shared/config.h"
 #include "app/tiny_run.h"
+#include "app/whole_run.h"
 
 namespace dkfac::app {
 namespace {

@@ -16,6 +16,7 @@
 #include "app/shared/config.h"
 #include "app/shared/phases.h"
 #include "app/shared/trainer.h"
+#include "app/whole_run.h"
 
 namespace dkfac::app {
 namespace {

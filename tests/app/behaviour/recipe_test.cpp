@@ -12,6 +12,7 @@
 #include "dkfac/optim/optimizer.h"
 
 #include "app/shared/config.h"
+#include "app/whole_run.h"
 
 namespace dkfac::app {
 namespace {

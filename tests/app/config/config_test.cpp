@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "app/config/keys.h"
+#include "app/whole_run.h"
 
 namespace dkfac::app {
 namespace {

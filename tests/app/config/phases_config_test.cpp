@@ -7,6 +7,7 @@
 #include "dkfac/core/error.h"
 
 #include "app/shared/phases.h"
+#include "app/whole_run.h"
 
 namespace dkfac::app {
 namespace {
