@@ -50,10 +50,15 @@ double real(const ordered_json& json, const char* key) {
   return value.is_null() ? std::numeric_limits<double>::quiet_NaN() : value.get<double>();
 }
 
+/// Returns the value of a key; null where a run does not have it, and in files of older versions.
+const ordered_json* value_of(const ordered_json& json, const char* key) {
+  const auto at = json.find(key);
+  return at == json.end() || at->is_null() ? nullptr : &*at;
+}
+
 std::optional<double> maybe(const ordered_json& json, const char* key) {
-  if (!json.contains(key)) return std::nullopt;  // A file of an older version.
-  const ordered_json& value = json.at(key);
-  return value.is_null() ? std::nullopt : std::optional(value.get<double>());
+  const ordered_json* value = value_of(json, key);
+  return value == nullptr ? std::nullopt : std::optional(value->get<double>());
 }
 
 LoadingMetrics loading_metrics(const ordered_json& json) {
@@ -88,9 +93,8 @@ EpochMetrics epoch_metrics(const ordered_json& json) {
   r.skipped_steps = count(json, "skipped_steps");
   r.utilisation = maybe(json, "utilisation");
   r.peak_memory = maybe(json, "peak_memory");
-  // Null without photographs; not there in files of older versions.
-  if (const auto at = json.find("loading"); at != json.end() && !at->is_null())
-    r.loading = loading_metrics(*at);
+  if (const ordered_json* loading = value_of(json, "loading"))
+    r.loading = loading_metrics(*loading);
   return r;
 }
 
@@ -111,17 +115,16 @@ CurvatureResult curvature_result(const ordered_json& json) {
   return c;
 }
 
-/// Null on the host; not there in files of older versions.
 std::optional<LaunchCounts> pass_launches(const ordered_json& json, const char* key) {
-  const auto at = json.find(key);
-  if (at == json.end() || at->is_null()) return std::nullopt;
+  const ordered_json* at = value_of(json, key);
+  if (at == nullptr) return std::nullopt;
   return LaunchCounts{count(*at, "eager"), count(*at, "captured"), count(*at, "replayed"),
                       count(*at, "refused"), at->at("reason").get<std::string>()};
 }
 
 std::optional<SharedWork> shared_work(const ordered_json& json, const char* key) {
-  const auto at = json.find(key);
-  if (at == json.end() || at->is_null()) return std::nullopt;
+  const ordered_json* at = value_of(json, key);
+  if (at == nullptr) return std::nullopt;
   return SharedWork{count(*at, "pairs"), count(*at, "fused")};
 }
 
@@ -149,9 +152,7 @@ RunResult run_result(const ordered_json& json) {
   r.preconditioning_launches = pass_launches(json, "preconditioning_launches");
   r.fused_moments = shared_work(json, "fused_moments");
   r.fused_backward = shared_work(json, "fused_backward");
-  // Null for first-order methods; not there in files of older versions.
-  if (const auto at = json.find("curvature"); at != json.end() && !at->is_null())
-    r.curvature = curvature_result(*at);
+  if (const ordered_json* c = value_of(json, "curvature")) r.curvature = curvature_result(*c);
   r.bad_photos = json.value("bad_photos", r.bad_photos);
   for (const ordered_json& epoch : json.at("epochs")) r.epochs.push_back(epoch_metrics(epoch));
   return r;
