@@ -1,13 +1,16 @@
 // Benchmark of whole training steps on one constant batch: all work of a run between two batches.
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <map>
 #include <numeric>
 #include <optional>
+#include <string_view>
 
 #include <fmt/core.h>
 
 #include "dkfac/core/error.h"
+#include "dkfac/core/ops.h"
 
 #include "app/bench/bench.h"
 #include "app/bench/measure.h"
@@ -253,11 +256,32 @@ std::string table(const std::vector<std::unique_ptr<Contestant>>& contestants) {
   return out;
 }
 
+double hash_of(ConstTensorView x) {
+  const std::string_view bytes(static_cast<const char*>(x.raw()), x.bytes());
+  // 53 bits, which a double holds exactly.
+  return static_cast<double>(std::hash<std::string_view>{}(bytes) >> 11);
+}
+
 }  // namespace
 
 const char* kind_of(bool statistics, bool inverses) {
   if (inverses) return statistics ? "statistics+inverse" : "inverse";
   return statistics ? "statistics" : "plain";
+}
+
+std::string wrong_parameters(TrainState& s) {
+  Context host;
+  const ConstTensorView parameters = s.model->parameters();
+  Tensor copy = Tensor::pinned(s.ctx, parameters.shape(), parameters.dtype());
+  ops::copy(s.ctx, parameters, copy);
+  s.ctx.stream().synchronize();
+  float bad = 0;
+  ops::count_nonfinite(host, copy, view_of(&bad, {1}));
+  if (bad > 0) return s.config.run.name + ": parameters are not finite";
+  const double hash = hash_of(copy);
+  double extremes[] = {-hash, hash};  // max(-x) = -min(x)
+  s.comm->all_reduce(view_of(extremes, {2}), comm::ReduceOp::max, Stream::cpu(), "hash");
+  return -extremes[0] == extremes[1] ? "" : s.config.run.name + ": ranks have different parameters";
 }
 
 std::vector<double> inverse_seconds(BenchCommand command,

@@ -15,8 +15,8 @@
 #include "app/run/job.h"
 #include "app/run/memory_check.h"
 #include "app/shared/phases.h"
-#include "app/training/loaders.h"
 #include "app/training/run_state.h"
+#include "app/training/state.h"
 
 namespace dkfac::app {
 

@@ -20,7 +20,7 @@
 #include "app/run/run_one.h"
 #include "app/shared/commands.h"
 #include "app/shared/config.h"
-#include "app/training/phase_table.h"
+#include "app/training/phases.h"
 #include "nn/shared/conv_plans.h"
 #include "nn/shared/device_libraries.h"
 

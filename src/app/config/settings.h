@@ -1,5 +1,6 @@
 #pragma once
 
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <optional>
@@ -9,9 +10,17 @@
 #include <toml++/toml.h>
 
 #include "app/config/keys.h"
-#include "app/config/toml_text.h"
 
 namespace dkfac::app {
+
+/// Reads a file; of one that is far too long, only enough for parse_toml() to refuse it. Throws
+/// MissingInput and IoError.
+[[nodiscard]] std::string read_toml_text(const std::filesystem::path& file);
+/// Parses TOML. Throws InvalidArgument with the line for invalid text, more than 1 MiB, or nesting
+/// deeper than 16, because the parser's trees are destroyed, copied and printed recursively.
+[[nodiscard]] toml::table parse_toml(std::string_view text, std::string_view source);
+/// Returns a source location such as "lenet.toml:12".
+[[nodiscard]] std::string place(std::string_view source, const toml::source_region& region);
 
 /// One "path = value" as written by the user.
 struct Setting {

@@ -12,7 +12,6 @@
 #include "app/report/settings.h"
 #include "app/run/agreement.h"
 #include "app/run/memory_check.h"
-#include "app/training/loaders.h"
 #include "app/training/state.h"
 
 namespace dkfac::app {

@@ -1,5 +1,3 @@
-#include "app/training/compare_weights.h"
-
 #include <algorithm>
 #include <cstdint>
 #include <map>

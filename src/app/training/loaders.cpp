@@ -1,10 +1,10 @@
-#include "app/training/loaders.h"
-
 #include <algorithm>
 
 #include "dkfac/core/device_info.h"
 #include "dkfac/core/error.h"
 #include "dkfac/nn/layers.h"
+
+#include "app/training/state.h"
 
 namespace dkfac::app {
 

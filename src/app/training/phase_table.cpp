@@ -1,5 +1,3 @@
-#include "app/training/phase_table.h"
-
 #include <array>
 #include <numeric>
 
@@ -7,6 +5,7 @@
 
 #include "app/logging/number_text.h"
 #include "app/logging/progress.h"
+#include "app/training/phases.h"
 
 namespace dkfac::app {
 

@@ -6,7 +6,6 @@
 #include "dkfac/data/photo_data.h"
 
 #include "app/run/agreement.h"
-#include "app/training/loaders.h"
 #include "app/training/state.h"
 
 namespace dkfac::app {

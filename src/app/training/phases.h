@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "dkfac/data/dataset.h"
@@ -47,6 +49,12 @@ struct PhasePlan {
 /// Fills in image_flops. Throws InvalidArgument when the network does not accept the images of a
 /// phase.
 void count_operations(nn::Model& model, std::vector<PhasePlan>& plan);
+/// Formats a table with a row per phase: epochs, image size, batch, steps, learning rate and
+/// momentum of the first and the last step, images and operations of the network (image_flops must
+/// be set), and the totals. `seconds`: predicted time of each phase, for a column of its own;
+/// empty: unknown.
+[[nodiscard]] std::string phase_table(const std::vector<PhasePlan>& plan, int ranks,
+                                      std::span<const double> seconds = {});
 /// Returns the shape of one training image.
 [[nodiscard]] inline Shape image_of(const PhasePlan& plan) {
   const data::Dataset& train = plan.data->train;

@@ -23,7 +23,6 @@
 #include "app/logging/curvature_totals.h"
 #include "app/logging/device_activities.h"
 #include "app/logging/stopwatch.h"
-#include "app/shared/checkpoint.h"
 #include "app/shared/trainer.h"
 #include "app/training/evaluate.h"
 #include "app/training/loss_scale.h"
@@ -142,11 +141,27 @@ void build_training(TrainState& state);
 [[nodiscard]] bool train_step(TrainState& state, const data::DeviceBatch& batch, double epoch);
 /// Reports the step to the hooks; collective on steps that are logged.
 void log_step(TrainState& state);
+/// Collective: compares the parameters of the ranks, which are equal in every bit after each step,
+/// by a CRC-32C of each. Returns the first that differs with the ranks whose bits are not those of
+/// most, as a sentence; empty: all are equal.
+[[nodiscard]] std::string unlike_weights(Context& ctx, nn::Model& model, comm::Communicator& comm);
 /// Compares the weights of the ranks as run.compare_weights says; collective. Where they differ,
 /// every rank throws the same RunError.
 void compare_weights(TrainState& state);
 /// Adds the inversion stage counts of all ranks to the result; collective.
 void gather_inverses(TrainState& state);
+
+/// Throws InvalidArgument when some batch of the phase would leave a BatchNorm too few values. The
+/// images must have the shape of model.input().
+void check_batch_norms(const nn::Model& model, const PhasePlan& plan, int ranks);
+/// Throws InvalidArgument when `config` evaluates `test` in batches of shapes that the model does
+/// not accept, at which the run would fail after its first epoch. The images must have the shape of
+/// model.input().
+void check_rectangular(nn::Model& model, const Config& config, const data::Dataset& test);
+/// Creates state.loader and test_loader for the current phase.
+void make_loaders(TrainState& state);
+/// Returns the options of CUDA graphs for the current phase.
+[[nodiscard]] nn::GraphedPasses::Options graph_options(const TrainState& state);
 
 /// Rebuilds the parts of the state that depend on the phase if this epoch begins another one;
 /// collective.

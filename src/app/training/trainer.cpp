@@ -9,7 +9,7 @@
 
 #include "app/run/agreement.h"
 #include "app/run/placement.h"
-#include "app/training/phase_table.h"
+#include "app/training/phases.h"
 #include "app/training/run_state.h"
 #include "app/training/state.h"
 

@@ -11,7 +11,7 @@
 #include "app/checkpoint/safetensors.h"
 #include "app/checkpoint/store.h"
 #include "app/same_run.h"
-#include "app/shared/checkpoint.h"
+#include "app/shared/trainer.h"
 #include "app/tiny_run.h"
 #include "app/training/run_state.h"
 #include "support/near.h"

@@ -1,5 +1,3 @@
-#include "app/training/compare_weights.h"
-
 #include <cstddef>
 #include <filesystem>
 #include <memory>

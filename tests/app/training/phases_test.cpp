@@ -9,8 +9,6 @@
 
 #include <gtest/gtest.h>
 
-#include "app/training/phase_table.h"
-
 namespace dkfac::app {
 namespace {
 
