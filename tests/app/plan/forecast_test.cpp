@@ -1,9 +1,9 @@
+#include "app/plan/forecast.h"
+
 #include <algorithm>
 #include <numeric>
 
 #include <gtest/gtest.h>
-
-#include "app/plan/forecast.h"
 
 namespace dkfac::app::planning {
 namespace {
