@@ -252,6 +252,7 @@ Phase make_reduce_phase(const PhaseArguments& arguments, std::byte* out) {
 }
 
 Phase make_gather_phase(const PhaseArguments& arguments, const std::byte* in) {
+  if (arguments.group.size() > kMostInRankOrder) return make_tree_gather_phase(arguments, in);
   return std::make_unique<GatherPhase>(arguments, in);
 }
 
