@@ -144,10 +144,14 @@ class Tables(Folder):
         targets = json.loads((cell / "targets.json").read_text())
         self.assertEqual(targets, {"targets": [0.6, 0.7, 0.8], "held_out": {"kfac": 0.6}})
         self.write("kfac", 1, [0.5])
-        (cell / "kfac.toml").write_text("of the first run")
-        (cell / "targets.json").write_text("of the first run")
+        first = "[lr]\nlr = 0.20 # of the first run\n"
+        (cell / "kfac.toml").write_text(first)
+        (cell / "targets.json").write_text(first)
         self.tool.choose(cell, {"kfac": "15"})
-        self.assertEqual({(cell / name).read_text() for name in ("kfac.toml", "targets.json")}, {"of the first run"})
+        self.assertEqual({(cell / name).read_text() for name in ("kfac.toml", "targets.json")}, {first})
+        (cell / "kfac.toml").write_text("[lr]\nlr = 0.1\n")
+        with self.assertRaisesRegex(SystemExit, r"kfac in .* have lr.lr 0.1, and the best trial has 0.2; remove .*final/kfac"):
+            self.tool.choose(cell, {"kfac": "15"})
 
     def test_a_search_shows_its_ends(self):
         self.search("kfac", [0.5, 0.6, 0.55], [0.1, 0.2, 0.3])

@@ -6,13 +6,14 @@ usage: tools/tables/large_batch.py choose CELL NAME:EPOCHS...
 
 CELL is a folder of RECORDS: NAME/sweep.json of each search and final/NAME/seed-N/result.json of each final run. "choose"
 writes NAME.toml, the best trial with EPOCHS and all training images, and targets.json; what has a final run stays as
-it is. "tables" prints, and with --page writes between the marks of the page, with the pictures in a folder of its name.
+it is, and ends the program where a later trial was better. "tables" prints, and with --page writes between the marks of the page, with the pictures in a folder of its name.
 """
 import json
 import math
 import pathlib
 import re
 import sys
+import tomllib
 
 from autoencoder import spread, training_seconds
 
@@ -54,6 +55,16 @@ def targets_of(best):
     return [math.floor(200 * x) / 200 for x in (low, high + (1 - high) / 4, high + (1 - high) / 2)]
 
 
+def require_chosen(cell, name, settings):
+    """Ends the program where final runs have other settings than the best trial, which came after them."""
+    config = tomllib.loads((cell / f"{name}.toml").read_text())
+    for key, value in settings.items():
+        section, _, field = key.partition(".")
+        if float(config[section][field]) != float(value):  # Of numbers, as the searches draw.
+            sys.exit(f"large_batch: the final runs of {name} in {cell} have {key} {config[section][field]}, and the best trial "
+                     f"has {value}; remove {cell / 'final' / name} to repeat them with the settings of that trial")
+
+
 def choose(cell, methods):
     """Writes the configurations of the final runs and the targets. methods: {name: epochs}."""
     searches = {name: trials_of(cell / name) for name in methods}
@@ -64,7 +75,9 @@ def choose(cell, methods):
     for name, trials in searches.items():
         if trials[0]["status"] != "ok":
             sys.exit(f"large_batch: no trial of {name} ended well; look into {cell / name}")
-        if not any((cell / "final" / name).glob("*/result.json")):
+        if any((cell / "final" / name).glob("*/result.json")):
+            require_chosen(cell, name, trials[0]["settings"])
+        else:
             text = (cell / name / "best.toml").read_text()
             for key, value in (("name", f'"{name}"'), ("seed", "1"), ("epochs", methods[name]), ("hold_out", "0")):
                 # Only the first match: [run] comes before [data] and [model], which have names as well.
