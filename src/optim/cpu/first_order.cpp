@@ -10,6 +10,8 @@
 #include "core/shared/parallel.h"
 #include "kfac/shared/clip_rule.h"
 
+#include DKFAC_SIMD_HEADER
+
 namespace dkfac::optim::cpu {
 namespace {
 
@@ -30,7 +32,9 @@ void with_alike(const char* operation, ConstTensorView first,
 template <class Loop>
 void for_each_element(std::int64_t n, Loop loop) {
   dkfac::cpu::parallel_ranges(n, dkfac::cpu::kGrain, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i) loop(i);
+    dkfac::cpu::vectorized([&] {
+      for (std::int64_t i = begin; i < end; ++i) loop(i);
+    });
   });
 }
 
