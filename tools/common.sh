@@ -33,6 +33,8 @@ clear_folder() {
 }
 
 # configure_and_build PRESET [cmake arguments...]: incremental, with ninja's progress. DKFAC_CMAKE_OPTIONS: more arguments.
+# Builds everything, or what the array `targets` names.
+targets=()
 configure_and_build() {
   local preset=$1 options
   shift
@@ -44,5 +46,5 @@ configure_and_build() {
   echo "build: $preset"
   read -ra options <<<"${DKFAC_CMAKE_OPTIONS:-}"
   cmake --preset "$preset" "${options[@]}" "$@" --log-level=WARNING
-  cmake --build --preset "$preset" --parallel "$cores"
+  cmake --build --preset "$preset" --parallel "$cores" ${targets:+--target "${targets[@]}"}
 }

@@ -2,13 +2,11 @@
 # Trains a deep autoencoder on real images with K-FAC, LARS, SGD, AdamW and Muon over two MPI ranks, and
 # writes a table and a report with curves.
 # Usage: tools/demo.sh [--quick] [--seeds N] [--out DIR]
-#        tools/demo.sh --build     # sets up and builds, and trains nothing
 set -euo pipefail
-only_build=0 quick=0 seeds=3 out=out/demo
-usage() { sed -n '2,5s/^# //p' -- "$0"; }
+quick=0 seeds=3 out=out/demo
+usage() { sed -n '2,4s/^# //p' -- "$0"; }
 while [ $# -gt 0 ]; do
   case $1 in
-    --build) only_build=1 ;;
     --quick) quick=1 ;;
     --seeds) seeds=${2:?--seeds needs a number}; shift ;;
     --out) out=${2:?--out needs a folder}; shift ;;
@@ -19,14 +17,13 @@ while [ $# -gt 0 ]; do
 done
 . "$(dirname -- "$0")/common.sh"
 
-if [ $only_build = 0 ]; then
-  [[ $out != -* ]] || out=./$out # No option.
-  clear_folder "$out"
-fi
+[[ $out != -* ]] || out=./$out # No option.
+clear_folder "$out"
 started=$SECONDS
 tools/setup.sh
-configure_and_build release -DDKFAC_CUDA=OFF -DDKFAC_BUILD_TESTS=OFF -DDKFAC_BUILD_BENCHMARKS=OFF
-[ $only_build = 0 ] || exit 0
+# The build of tools/test.sh, which is as fast as the preset release.
+targets=(dkfac)
+configure_and_build dev
 echo "demo: ready after $((SECONDS - started)) s; training starts"
 
 target=30 # nats an image; see docs/autoencoder.md
@@ -37,7 +34,7 @@ if [ $quick = 1 ]; then
 fi
 export OMP_NUM_THREADS=1 # one core per rank
 started=$SECONDS
-mpirun -n 2 --bind-to none build/release/src/app/dkfac compare \
+mpirun -n 2 --bind-to none build/dev/src/app/dkfac compare \
   configs/autoencoder/{kfac,lars,sgd,adamw,muon}.toml \
   --seeds "$seeds" --target-loss "$target" --out "$out" "${extra[@]}"
 tools/tables/autoencoder.py "$out" --record "$out/runs.json"

@@ -358,14 +358,6 @@ class ValidationImages(Tool):
         self.assertIn("python3-scipy", done.stderr)
 
 
-class Presets(unittest.TestCase):
-    def test_the_demonstration_leaves_no_option_behind(self):
-        line = next(line for line in (TOOLS / "demo.sh").read_text().splitlines() if "build release" in line)
-        presets = json.loads((TOOLS.parent / "CMakePresets.json").read_text())["configurePresets"]
-        release = next(preset for preset in presets if preset["name"] == "release")["cacheVariables"]
-        self.assertLessEqual(set(re.findall(r"-D(\w+)=", line)), set(release))
-
-
 class Environment(unittest.TestCase):
     def test_is_that_of_common_sh(self):
         """Where OpenBLAS knows the processor, and where it takes it for a very old one."""
