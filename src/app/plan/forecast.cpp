@@ -69,6 +69,7 @@ std::string resource_of(Phase phase, const Transfer& sent, const Cluster& cluste
     case Phase::gather:
       break;
   }
+  if (sent.inner + sent.outer <= 0) return "memory";  // Copies of one rank.
   const double inner = sent.inner / cluster.inner.bytes_per_s,
                outer = sent.outer / cluster.outer.bytes_per_s;
   if (sent.latency > std::max(inner, outer)) return "latency";
@@ -105,6 +106,7 @@ Forecast forecast(const Network& network, const Cluster& cluster, const Strategy
               .cluster = cluster,
               .ownership = o,
               .states = states,
+              .kfac = strategy.type == optim::OptimizerType::kfac,
               .statistics = kind.statistics,
               .micro_batches = micro_batches};
     step.rebuild = rebuild_seconds(o, cluster.ranks, p, kind.rebuild);

@@ -38,9 +38,11 @@ struct Processor {
        outer = {};   ///< Of its usual machines: within a node and between nodes, of one rank.
   int per_node = 8;  ///< Ranks of such a node.
 
-  /// Seconds of a phase on one rank, measured over computed; links are not in them.
+  /// Seconds of a phase on one rank, measured over computed; links are not in them, but the copies
+  /// of what they carry.
   std::array<double, kPhases> corrections = uncorrected();
-  bool measured = false;  ///< Whether they are of a machine at hand.
+  double kfac_update = 1;  ///< The same of K-FAC's update; `corrections` has that of SGD.
+  bool measured = false;   ///< Whether they are of a machine at hand.
 
   [[nodiscard]] static constexpr std::array<double, kPhases> uncorrected() {
     std::array<double, kPhases> ones{};

@@ -17,7 +17,6 @@ namespace {
 using nlohmann::json;
 using Phases = std::array<double, kPhases>;
 
-constexpr double kBucket = 4 << 20;  ///< Bytes of a message that stands for those of a step.
 /// Operations of a network are sums of products that are exact in f64, as text they are not.
 constexpr double kSameFlops = 1e-9;
 
@@ -46,9 +45,7 @@ json parts_of(const File& file, const char* optimizer, const char* kind) {
       "it has no step of {} of the kind '{}'; measure with --optimizer sgd,kfac", optimizer, kind));
 }
 
-Phases measured_phases(const File& file) {
-  const json sgd = parts_of(file, "sgd", "plain"),
-             kfac = parts_of(file, "kfac", "statistics+inverse");
+Phases measured_phases(const json& sgd, const json& kfac) {
   Phases phases{};
   const auto set = [&](Phase phase, const json& parts, std::initializer_list<const char*> names) {
     for (const char* name : names)
@@ -56,6 +53,7 @@ Phases measured_phases(const File& file) {
   };
   set(Phase::forward, sgd, {"forward"});
   set(Phase::backward, sgd, {"backward"});
+  set(Phase::reduce, sgd, {"exchange"});  // Of one rank: gradients are copied, and travel nowhere.
   set(Phase::update, sgd, {"update"});
   set(Phase::statistics, kfac, {"A", "G", "batch norm", "average"});
   set(Phase::inverses, kfac, {"inverse"});
@@ -64,34 +62,39 @@ Phases measured_phases(const File& file) {
 }
 
 Processor processor_of(const File& file, const Network& network) {
-  const json& at = file.content;
-  if (at.at("ranks") != 1) file.refuse("it is of several ranks; measure a step of one");
-  if (at.at("precision") != name_of(network.compute))
+  const json& all = file.content;
+  if (all.at("ranks") != 1) file.refuse("it is of several ranks; measure a step of one");
+  if (all.at("precision") != name_of(network.compute))
     file.refuse(fmt::format("it is of {}, and activations are {}; measure with --precision {}",
-                            at.at("precision").get<std::string>(), name_of(network.compute),
+                            all.at("precision").get<std::string>(), name_of(network.compute),
                             name_of(network.compute)));
-  const double flops = at.at("results").at(0).at("network_flops").get<double>();
+  const double flops = all.at("results").at(0).at("network_flops").get<double>();
   const double planned = network.training_flops * static_cast<double>(network.batch);
   if (std::abs(flops - planned) > kSameFlops * planned)
     file.refuse(fmt::format(
         "its passes have {:.6g} operations, those of {} with {} samples of a rank {:.6g}; measure "
         "the same model, --batch, --input and --classes",
         flops, network.name, network.batch, planned));
-  Processor p{.name = at.at("machine").at("processor").get<std::string>()};
+  Processor p{.name = all.at("machine").at("processor").get<std::string>()};
   p.products16 = p.products32 = p.products_tf32 =
-      1e9 * at.at("roof").at("sgemm_gflops").get<double>();
-  p.copy = 1e9 * at.at("roof").at("copy_gb_per_s").get<double>();
+      1e9 * all.at("roof").at("sgemm_gflops").get<double>();
+  p.copy = 1e9 * all.at("roof").at("copy_gb_per_s").get<double>();
   p.cholesky = p.cholesky_one = 1;  // A core inverts one after the other.
   p.overlaps = false;
   p.measured = true;
   Strategy sgd{.name = "sgd", .type = optim::OptimizerType::sgd}, kfac{.name = "kfac"};
   kfac.curvature.refresh.statistics_interval = kfac.curvature.refresh.inverse_interval = 1;
+  const json sgd_parts = parts_of(file, "sgd", "plain"),
+             kfac_parts = parts_of(file, "kfac", "statistics+inverse");
   Phases computed = forecast(network, {.processor = p}, kfac).phases;
-  const std::size_t update = static_cast<std::size_t>(Phase::update);
-  computed.at(update) = forecast(network, {.processor = p}, sgd).phases.at(update);
-  const Phases measured = measured_phases(file);
+  const auto at = [](Phase phase) { return static_cast<std::size_t>(phase); };
+  p.kfac_update = 1e-3 * kfac_parts.at("update").get<double>() / computed.at(at(Phase::update));
+  computed.at(at(Phase::update)) =
+      forecast(network, {.processor = p}, sgd).phases.at(at(Phase::update));
+  const Phases measured = measured_phases(sgd_parts, kfac_parts);
   for (std::size_t i = 0; i < kPhases; ++i)
     if (computed.at(i) > 0) p.corrections.at(i) = measured.at(i) / computed.at(i);
+  p.corrections.at(at(Phase::gather)) = p.corrections.at(at(Phase::reduce));
   return p;
 }
 
@@ -101,7 +104,7 @@ Link link_of(const File& file) {
     file.refuse("it is not of two ranks; start it with mpirun -n 2");
   double first = 0, bytes = 0, seconds = 0;
   for (const json& entry : file.content.at("collectives")) {
-    if (entry.at("collective") != "all_reduce" || entry.at("bytes") > kBucket) continue;
+    if (entry.at("collective") != "all_reduce") continue;
     bytes = entry.at("bytes").get<double>();
     seconds = 1e-6 * entry.at("us").at("median").get<double>();
     if (first == 0) first = seconds;

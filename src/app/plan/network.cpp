@@ -85,10 +85,15 @@ LayerSeconds seconds_of(const PassLayer& layer, const Network& network, const Pr
 
 }  // namespace
 
+double Network::parameters(int spec) const {
+  const LayerSpec& of = specs[index_of(spec)];
+  return static_cast<double>(weight_numel(of) + bias_numel(of));
+}
+
 double Network::parameters() const {
-  std::int64_t sum = 0;
-  for (const LayerSpec& spec : specs) sum += weight_numel(spec) + bias_numel(spec);
-  return static_cast<double>(sum);
+  double sum = 0;
+  for (int i = 0; i < std::ssize(specs); ++i) sum += parameters(i);
+  return sum;
 }
 
 Network network_of(const nn::ModelOptions& options, std::int64_t samples, std::int64_t batch) {

@@ -40,6 +40,7 @@ struct Network {
   double pass_bytes = 0;       ///< Memory of a step of `batch` samples without the optimizer.
   std::int64_t batch = 1;      ///< Samples of a rank in one pass.
 
+  [[nodiscard]] double parameters(int spec) const;
   [[nodiscard]] double parameters() const;
 };
 /// samples: of a step over all ranks. batch: of a rank and pass.

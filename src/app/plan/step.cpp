@@ -29,8 +29,16 @@ class Builder {
 
  private:
   void compute(Phase phase, double seconds, int after = -1) {
-    seconds *= s_.cluster.processor.corrections.at(static_cast<std::size_t>(phase));
+    const Processor& p = s_.cluster.processor;
+    seconds *= phase == Phase::update && s_.kfac
+                   ? p.kfac_update
+                   : p.corrections.at(static_cast<std::size_t>(phase));
     if (seconds > 0 || after >= 0) out_.tasks.push_back({Lane::compute, phase, seconds, after});
+  }
+  /// Seconds of a copy into a buffer of the links, or out of it.
+  [[nodiscard]] double copied(double elements) const {
+    return 2 * static_cast<double>(size_of(s_.ownership.options.dtype)) * elements /
+           s_.cluster.processor.copy;
   }
   [[nodiscard]] int last() const { return static_cast<int>(out_.tasks.size()) - 1; }
   void send(Phase phase, const Transfer& transfer) {
@@ -54,6 +62,8 @@ class Builder {
     for (std::size_t i = layers.size(); i-- > 0;) {
       if (layers[i].spec >= 0) compute(Phase::statistics, statistic(layers[i], false));
       compute(Phase::backward, passes_[i].parameters);
+      if (last_pass && layers[i].spec >= 0)
+        compute(Phase::reduce, copied(s_.network.parameters(layers[i].spec)));
       if (last_pass && layers[i].spec >= 0 && overlaps())
         launch_until(2 * static_cast<int>(s_.network.specs.size()) - 1 - layers[i].spec);
       compute(Phase::backward, passes_[i].input);
@@ -139,7 +149,9 @@ class Builder {
     const double passes = 3 + 2 * s_.states;
     compute(Phase::update,
             passes * element * updated_elements(s_.network, o, s_.cluster.ranks) / p.copy + p.gap);
+    if (s_.cluster.ranks == 1 || g.weights <= 0) return;
     send(Phase::gather, to_owners(g.weights, g.largest_weights, row_of(s_.cluster, o.workers)));
+    compute(Phase::gather, copied(s_.network.parameters()), last());
   }
 
   const Step& s_;

@@ -15,6 +15,7 @@ struct Step {
   const Cluster& cluster;
   const Ownership& ownership;
   int states = 1;         ///< Of the optimizer, per parameter.
+  bool kfac = false;      ///< Whether its update is K-FAC's.
   double statistics = 0;  ///< Part of the statistics that is refreshed.
   double rebuild = 0;     ///< Seconds of the inversions of the busiest rank.
   double rebuilt = 0;     ///< Part of the inverses that travel.

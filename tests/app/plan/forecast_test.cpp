@@ -44,15 +44,16 @@ TEST(Forecast, IsThatOfAHandComputedStep) {
   c.algorithm = Algorithm::direct;
   Strategy sgd{.name = "sgd", .type = optim::OptimizerType::sgd};
   sgd.curvature.communication.bucket_bytes = 1 << 22;
-  // The first layer has no gradient of its input. Forward 0-4; layer b 4-6, its sum 6-10, its input
-  // 6-8; layer a 8-10, its sum with the flags from 10 on; the update.
+  // The first layer has no gradient of its input. Forward 0-4; layer b 4-6, its copy to 6.2, its
+  // sum to 10.2, its input 6.2-8.2; layer a to 10.2, its copy to 10.4, its sum with the flags; the
+  // update.
   const double flags = 42 * 4 / 0x1p20;
   const Forecast f = forecast(network, c, sgd);
-  EXPECT_DOUBLE_EQ(f.seconds, 10 + 4 + flags + 1);
+  EXPECT_DOUBLE_EQ(f.seconds, 10 + 0.4 + 4 + flags + 1);
   EXPECT_DOUBLE_EQ(f.links, 8 + flags);
   // Without overlap both sums follow the passes.
   sgd.curvature.communication.overlap = false;
-  EXPECT_DOUBLE_EQ(forecast(network, c, sgd).seconds, 10 + 8 + flags + 1);
+  EXPECT_DOUBLE_EQ(forecast(network, c, sgd).seconds, 10 + 0.4 + 8 + flags + 1);
 }
 
 TEST(Forecast, TakesNoLessThanItsLanesAndIsTheSumOfItsPhases) {
