@@ -3,10 +3,10 @@
 
     planned_steps.py DKFAC [--models NAME...] [--rounds N] [--json FILE]
 
-Each round measures steps of one rank, beside another one that does the same, sums of two ranks, and steps of two ranks, over
-MPI and as threads of one process, with one thread a rank. The plan gets the first two and predicts the third: SGD, K-FAC with statistics
-and inverses in each step, and every 10 and 100 steps. Prints the median over the rounds of the measured and
-predicted milliseconds of each phase, and of the error of a whole step. Needs two idle cores.
+Each round measures steps of one rank, beside another one that does the same, sums of two ranks, and steps of two ranks,
+over MPI and as threads of one process, with one thread a rank. The plan gets the first two and predicts the third: SGD,
+K-FAC with statistics and inverses in each step, and every 10 and 100 steps. Prints the median over the rounds of the
+measured and predicted milliseconds of each phase, and of the error of a whole step. Needs two idle cores.
 """
 from __future__ import annotations
 

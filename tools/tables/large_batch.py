@@ -6,7 +6,8 @@ usage: tools/tables/large_batch.py choose CELL NAME:EPOCHS...
 
 CELL is a folder of RECORDS: NAME/sweep.json of each search and final/NAME/seed-N/result.json of each final run. "choose"
 writes NAME.toml, the best trial with EPOCHS and all training images, and targets.json; what has a final run stays as
-it is, and ends the program where a later trial was better. "tables" prints, and with --page writes between the marks of the page, with the pictures in a folder of its name.
+it is, and ends the program where a later trial was better. "tables" prints, and with --page writes between the marks of
+the page, with the pictures in a folder of its name.
 """
 import json
 import math
