@@ -27,9 +27,8 @@ std::vector<int> peers_of(const PeerGroup& group) {
   return peers;
 }
 
-std::unique_ptr<Transfers> data_transfers(const PhaseArguments& arguments) {
-  return arguments.group.make_transfers(PeerGroup::Channel::data, arguments.call.info,
-                                        arguments.phase);
+std::unique_ptr<Transfers> transfers_of(const PhaseArguments& arguments) {
+  return arguments.group.make_transfers(arguments.channel, arguments.call.info, arguments.phase);
 }
 
 class ReducePhase final : public CollectivePhase {
@@ -41,8 +40,8 @@ class ReducePhase final : public CollectivePhase {
         out_(out),
         own_bytes_(byte_count(call_, call_.segment(rank_))),
         receive_transfer_(static_cast<std::size_t>(arguments.group.size())),
-        transfers_(data_transfers(arguments)) {
-    const auto& [group, call, piece_bytes, phase] = arguments;
+        transfers_(transfers_of(arguments)) {
+    const auto& [group, call, piece_bytes, phase, channel] = arguments;
     const std::int64_t ring = std::min(piece_, whole_elements(own_bytes_ + 7)) * kPiecesInFlight;
     std::byte* scratch =
         group.scratch(static_cast<std::size_t>(ring) * static_cast<std::size_t>(group.size() - 1));
@@ -131,8 +130,8 @@ class PlainPhase : public CollectivePhase {
 class GatherPhase final : public PlainPhase {
  public:
   GatherPhase(const PhaseArguments& arguments, const std::byte* in)
-      : PlainPhase(data_transfers(arguments)) {
-    const auto& [group, call, piece_bytes, phase] = arguments;
+      : PlainPhase(transfers_of(arguments)) {
+    const auto& [group, call, piece_bytes, phase, channel] = arguments;
     const std::int64_t piece = piece_of(piece_bytes);
     const std::int64_t own = byte_count(call, call.segment(group.rank()));
     std::byte* place = call.out + byte_count(call, call.offset(group.rank()));
@@ -147,8 +146,8 @@ class GatherPhase final : public PlainPhase {
 
 class BroadcastPhase final : public PlainPhase {
  public:
-  explicit BroadcastPhase(const PhaseArguments& arguments) : PlainPhase(data_transfers(arguments)) {
-    const auto& [group, call, piece_bytes, phase] = arguments;
+  explicit BroadcastPhase(const PhaseArguments& arguments) : PlainPhase(transfers_of(arguments)) {
+    const auto& [group, call, piece_bytes, phase, channel] = arguments;
     const int size = group.size();
     const int place = (group.rank() - call.root + size) % size;  // the root is at 0
     const auto rank_at = [&](int p) { return (p + arguments.call.root) % size; };
@@ -181,8 +180,8 @@ class BroadcastPhase final : public PlainPhase {
 
 class ExchangePhase final : public PlainPhase {
  public:
-  explicit ExchangePhase(const PhaseArguments& arguments) : PlainPhase(data_transfers(arguments)) {
-    const auto& [group, call, piece_bytes, phase] = arguments;
+  explicit ExchangePhase(const PhaseArguments& arguments) : PlainPhase(transfers_of(arguments)) {
+    const auto& [group, call, piece_bytes, phase, channel] = arguments;
     const std::int64_t piece = piece_of(piece_bytes);
     for (const RoutedMessage& m : messages_of(call.routes, group.rank())) {
       const std::int64_t bytes = byte_count(call, m.route.count);
@@ -201,36 +200,38 @@ struct Header {
   std::array<char, 248> text{};
 };
 
-class HeaderPhase final : public PlainPhase {
+/// A gather of memory of its own, on another channel than data.
+class HeaderPhase final : public CollectivePhase {
  public:
-  HeaderPhase(PeerGroup& group, const CallInfo& info, int phase)
-      : PlainPhase(group.make_transfers(PeerGroup::Channel::checks, info, phase)),
-        group_(group),
-        headers_(static_cast<std::size_t>(group.size())) {
+  HeaderPhase(PeerGroup& group, const CallInfo& info, Check check, int phase)
+      : group_(group),
+        headers_(std::make_shared<std::vector<Header>>(static_cast<std::size_t>(group.size()))) {
     const CallDigest digest = digest_of(info);
-    Header& mine = headers_[static_cast<std::size_t>(group.rank())];
+    Header& mine = (*headers_)[static_cast<std::size_t>(group.rank())];
     mine.hash = digest.hash;
     digest.text.copy(mine.text.data(), mine.text.size() - 1);
-    const auto bytes = static_cast<std::int64_t>(sizeof(Header));
-    for (const int peer : peers_of(group)) {
-      auto* theirs = reinterpret_cast<std::byte*>(&headers_[static_cast<std::size_t>(peer)]);
-      transfers_->add(receive_transfer(peer, theirs, bytes, bytes));
-    }
-    for (const int peer : peers_of(group))
-      transfers_->add(send_transfer(peer, reinterpret_cast<const std::byte*>(&mine), bytes, bytes));
+    gathered_.info = info;
+    gathered_.dtype = DType::i32;
+    gathered_.out = reinterpret_cast<std::byte*>(headers_->data());
+    gathered_.offsets = even_offsets(group.size() * std::int64_t{sizeof(Header) / 4}, group.size());
+    const PhaseArguments arguments{group, gathered_, sizeof(Header), phase,
+                                   PeerGroup::Channel::checks};
+    const auto* in = reinterpret_cast<const std::byte*>(&mine);
+    gather_ = check == Check::full ? std::make_unique<GatherPhase>(arguments, in)
+                                   : make_gather_phase(arguments, in);
   }
   ~HeaderPhase() override {
     // Abandoned: the network may still write to the headers, so they outlive this phase.
-    if (transfers_->busy())
-      leak_until_exit(std::make_shared<std::vector<Header>>(std::move(headers_)));
+    if (!complete_) leak_until_exit(headers_);
   }
   HeaderPhase(const HeaderPhase&) = delete;
   HeaderPhase& operator=(const HeaderPhase&) = delete;
 
   bool advance() override {
-    if (!transfers_->advance()) return false;
+    complete_ = gather_->advance();
+    if (!complete_) return false;
     std::vector<CallDigest> digests;
-    for (Header& header : headers_) {
+    for (Header& header : *headers_) {
       header.text.back() = '\0';
       digests.push_back({header.hash, header.text.data()});
     }
@@ -238,10 +239,32 @@ class HeaderPhase final : public PlainPhase {
       throw CommError(text);
     return true;
   }
+  [[nodiscard]] std::vector<int> missing() const override { return gather_->missing(); }
 
  private:
   const PeerGroup& group_;
-  std::vector<Header> headers_;
+  std::shared_ptr<std::vector<Header>> headers_;
+  HostCall gathered_;
+  Phase gather_;
+  bool complete_ = false;
+};
+
+/// A broadcast along the tree of a gather.
+class TreeBroadcastPhase final : public CollectivePhase {
+ public:
+  explicit TreeBroadcastPhase(const PhaseArguments& arguments) : gathered_(arguments.call) {
+    const std::int64_t count = gathered_.count();
+    gathered_.offsets.assign(static_cast<std::size_t>(arguments.group.size()) + 1, count);
+    std::fill_n(gathered_.offsets.begin(), gathered_.root + 1, 0);
+    gather_ = make_gather_phase(
+        {arguments.group, gathered_, arguments.piece_bytes, arguments.phase}, gathered_.out);
+  }
+  bool advance() override { return gather_->advance(); }
+  [[nodiscard]] std::vector<int> missing() const override { return gather_->missing(); }
+
+ private:
+  HostCall gathered_;
+  Phase gather_;
 };
 
 }  // namespace
@@ -257,6 +280,8 @@ Phase make_gather_phase(const PhaseArguments& arguments, const std::byte* in) {
 }
 
 Phase make_broadcast_phase(const PhaseArguments& arguments) {
+  if (arguments.group.size() > kMostInRankOrder)
+    return std::make_unique<TreeBroadcastPhase>(arguments);
   return std::make_unique<BroadcastPhase>(arguments);
 }
 
@@ -264,8 +289,8 @@ Phase make_exchange_phase(const PhaseArguments& arguments) {
   return std::make_unique<ExchangePhase>(arguments);
 }
 
-Phase make_header_phase(PeerGroup& group, const CallInfo& info, int phase) {
-  return std::make_unique<HeaderPhase>(group, info, phase);
+Phase make_header_phase(PeerGroup& group, const CallInfo& info, Check check, int phase) {
+  return std::make_unique<HeaderPhase>(group, info, check, phase);
 }
 
 }  // namespace dkfac::comm

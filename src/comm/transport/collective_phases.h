@@ -23,6 +23,7 @@ struct PhaseArguments {
   const HostCall& call;
   std::int64_t piece_bytes;
   int phase;  ///< Its number, on all ranks.
+  PeerGroup::Channel channel = PeerGroup::Channel::data;
 };
 using Phase = std::unique_ptr<CollectivePhase>;
 
@@ -38,12 +39,14 @@ using Phase = std::unique_ptr<CollectivePhase>;
 /// rank's segment; all segments arrive in call.out.
 [[nodiscard]] Phase make_gather_phase(const PhaseArguments& arguments, const std::byte* in);
 /// Makes the broadcast phase: a binomial tree of log2(size) hops that forwards pieces as they
-/// arrive.
+/// arrive; beyond kMostInRankOrder ranks a gather to which the root alone adds something.
 [[nodiscard]] Phase make_broadcast_phase(const PhaseArguments& arguments);
 /// Makes the exchange phase: the messages of the call's routes, each from one rank to another.
 [[nodiscard]] Phase make_exchange_phase(const PhaseArguments& arguments);
-/// Makes the header phase: every rank sends the record of its call to every other. It completes
-/// when all have arrived and agree, and otherwise throws CommError that names each rank's call.
-[[nodiscard]] Phase make_header_phase(PeerGroup& group, const CallInfo& info, int phase);
+/// Makes the header phase, a gather of the records of all ranks' calls. It completes when all have
+/// arrived and agree, and otherwise throws CommError that names each rank's call. With Check::full
+/// every rank sends its record to every other, so that each knows which one is late.
+[[nodiscard]] Phase make_header_phase(PeerGroup& group, const CallInfo& info, Check check,
+                                      int phase);
 
 }  // namespace dkfac::comm

@@ -55,14 +55,11 @@ Reply answer_proof(Answer& answer, const Member& self) {
   return reply;
 }
 
-Reply receive_reply(const Socket& socket, const Deadline& deadline, std::string_view peer,
-                    const std::function<void()>& check) {
-  Reply reply;
-  receive_all(socket, &reply, sizeof reply, deadline, peer, check);
+void check_verdict(const Reply& reply, Reply::Verdict expected, std::string_view peer) {
   if (reply.magic != Reply::kMagic)
     throw CommError(
         detail::concat("[tcp] ", peer, " is another program's; choose another MASTER_PORT"));
-  return reply;
+  if (reply.verdict != expected) throw_refused(reply.verdict, peer);
 }
 
 }  // namespace
@@ -89,26 +86,51 @@ std::optional<Reply> take(Answer& answer, std::size_t bytes, const Member& self)
   return std::nullopt;
 }
 
-void introduce(const Socket& socket, Handshake handshake, const Member& self,
-               const Deadline& deadline, std::string_view peer,
-               const std::function<void()>& check) {
+Introduction begin_introduction(Handshake handshake, const Member& self) {
   handshake.rank = static_cast<std::uint32_t>(self.rank);
   handshake.size = static_cast<std::uint32_t>(self.size);
   handshake.has_secret = self.secret.empty() ? 0 : 1;
   if (!self.secret.empty()) handshake.number = random_digest();
-  send_all(socket, &handshake, sizeof handshake, deadline, peer);
-  if (self.secret.empty()) return;
-  const Reply question = receive_reply(socket, deadline, peer, check);
-  if (question.verdict != Reply::Verdict::prove) throw_refused(question.verdict, peer);
-  const Digest proof = proof_of(Role::connects, self.secret, handshake, question.digest);
-  send_all(socket, proof.data(), proof.size(), deadline, peer);
-  const Reply reply = receive_reply(socket, deadline, peer, check);
-  if (reply.verdict != Reply::Verdict::accepted) throw_refused(reply.verdict, peer);
-  if (!equal_digests(reply.digest,
-                     proof_of(Role::listens, self.secret, handshake, question.digest)))
+  Introduction introduction;
+  introduction.handshake = handshake;
+  introduction.awaited = self.secret.empty() ? 0 : 2;
+  return introduction;
+}
+
+std::span<std::byte> room(Introduction& introduction) {
+  if (introduction.awaited == 0) return {};
+  return std::as_writable_bytes(std::span(&introduction.reply, 1)).subspan(introduction.received);
+}
+
+std::optional<Digest> take(Introduction& introduction, std::size_t bytes, const Member& self,
+                           std::string_view peer) {
+  introduction.received += bytes;
+  if (introduction.received < sizeof(Reply)) return std::nullopt;
+  introduction.received = 0;
+  const auto& [handshake, awaited, received, reply, number] = introduction;
+  if (introduction.awaited-- == 2) {
+    check_verdict(reply, Reply::Verdict::prove, peer);
+    introduction.number = reply.digest;
+    return proof_of(Role::connects, self.secret, handshake, number);
+  }
+  check_verdict(reply, Reply::Verdict::accepted, peer);
+  if (!equal_digests(reply.digest, proof_of(Role::listens, self.secret, handshake, number)))
     throw CommError(detail::concat("[tcp] ", peer,
                                    " does not prove that it has the secret of this rank, so it may "
                                    "be of another job; choose another MASTER_PORT"));
+  return std::nullopt;
+}
+
+void introduce(const Socket& socket, Handshake handshake, const Member& self,
+               const Deadline& deadline, std::string_view peer,
+               const std::function<void()>& check) {
+  Introduction mine = begin_introduction(handshake, self);
+  send_all(socket, &mine.handshake, sizeof mine.handshake, deadline, peer);
+  for (std::span<std::byte> next = room(mine); !next.empty(); next = room(mine)) {
+    receive_all(socket, next.data(), next.size(), deadline, peer, check);
+    if (const std::optional<Digest> proof = take(mine, next.size(), self, peer))
+      send_all(socket, proof->data(), proof->size(), deadline, peer);
+  }
 }
 
 void throw_refused(Reply::Verdict verdict, std::string_view peer) {

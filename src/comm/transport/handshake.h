@@ -75,9 +75,25 @@ struct Answer {
 /// Takes `bytes` more, which are in room(); returns what is to be sent, if anything.
 [[nodiscard]] std::optional<Reply> take(Answer& answer, std::size_t bytes, const Member& self);
 
-/// The connecting rank's side: sends the handshake and, with a secret, waits until both ranks have
-/// proved that they have it. check() is called while it waits and may throw. Throws CommError where
-/// the other rank has another secret or none.
+/// The connecting rank's side of one connection, without the connection: the handshake is sent, and
+/// with a secret two replies are awaited.
+struct Introduction {
+  Handshake handshake;
+  int awaited = 0;           ///< Replies.
+  std::size_t received = 0;  ///< Bytes of the next one.
+  Reply reply;
+  Digest number{};  ///< Of the listening rank.
+};
+[[nodiscard]] Introduction begin_introduction(Handshake handshake, const Member& self);
+/// Where the next bytes go; empty when nothing more is awaited.
+[[nodiscard]] std::span<std::byte> room(Introduction& introduction);
+/// Takes `bytes` more, which are in room(); returns the proof that is to be sent, if any. Throws
+/// CommError where `peer` has another secret or none.
+[[nodiscard]] std::optional<Digest> take(Introduction& introduction, std::size_t bytes,
+                                         const Member& self, std::string_view peer);
+
+/// Introduces this rank over a connection, and waits until both ranks have proved that they have
+/// the secret, if any. check() is called while it waits and may throw. Throws CommError as take().
 void introduce(const Socket& socket, Handshake handshake, const Member& self,
                const Deadline& deadline, std::string_view peer, const std::function<void()>& check);
 /// Throws CommError that says why `peer` does not accept this rank.

@@ -96,9 +96,4 @@ bool MpiTransfers::advance() {
   return complete();
 }
 
-bool MpiTransfers::busy() const {
-  return std::any_of(requests_.begin(), requests_.end(),
-                     [](MPI_Request request) { return request != MPI_REQUEST_NULL; });
-}
-
 }  // namespace dkfac::comm

@@ -23,7 +23,6 @@ class MpiTransfers final : public Transfers {
   MpiTransfers& operator=(const MpiTransfers&) = delete;
 
   bool advance() override;
-  [[nodiscard]] bool busy() const override;
 
  private:
   /// Whether the piece of each request is complete, ahead of Transfer::done.

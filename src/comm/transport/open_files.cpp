@@ -28,7 +28,7 @@ void reserve_files(int more) {
   if (needed + kSpare <= limit.rlim_cur) return;
   if (needed > limit.rlim_max)
     throw Error(detail::concat(
-        "[tcp] connections to all ranks need ", needed, " open files, and the hard limit is ",
+        "[tcp] connections to other ranks need ", needed, " open files, and the hard limit is ",
         limit.rlim_max, " (ulimit -Hn); raise it on each machine, start fewer ranks, or use MPI"));
   limit.rlim_cur = limit.rlim_max;
   (void)setrlimit(RLIMIT_NOFILE, &limit);  // Where it may not, a missing file is an error later.

@@ -33,7 +33,7 @@ PeerTask::~PeerTask() {
 Phase PeerTask::make_phase(int phase) {
   if (phase == 0) {
     if (!only_compares(call_.kind) && options_.check != Check::full) return nullptr;
-    return make_header_phase(*group_, call_.info, phase);
+    return make_header_phase(*group_, call_.info, options_.check, phase);
   }
   const PhaseArguments arguments{*group_, call_, options_.piece_bytes, phase};
   switch (call_.kind) {
@@ -76,7 +76,8 @@ std::string PeerTask::time_limit_text() const {
                      : phase_ == 1 ? " not sent or taken its data"
                                    : " not sent its sums, or taken ours";
   // Along a tree the partner of a step may itself wait for another rank.
-  const bool by_steps = phase_ > 0 && group_->size() > kMostInRankOrder;
+  const bool by_steps =
+      (phase_ > 0 || options_.check != Check::full) && group_->size() > kMostInRankOrder;
   return detail::concat(
       "[", call_.info.op, "] rank ", group_->job_rank(group_->rank()), " waited ",
       deadline_.seconds(), " s (timeout_s) at ", call_.info.describe(), "; ", rank_list(late),

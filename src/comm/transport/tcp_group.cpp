@@ -28,7 +28,7 @@ std::shared_ptr<TcpGroup> TcpGroup::world(const Member& self, const std::string&
                                           std::uint16_t port, const Options& options) {
   const std::shared_ptr<TcpGroup> group(new TcpGroup());
   group->make_whole(self.rank, self.size);
-  reserve_files(kLinkSockets * (self.size - 1));
+  if (self.rank == 0) reserve_files(self.size - 1);  // All ranks meet there.
   if (self.size > 1)
     group->node_ = std::make_shared<Node>(self, host, port, started(options.timeout_s));
   group->connect(0, options);
@@ -48,7 +48,6 @@ std::shared_ptr<PeerGroup> TcpGroup::subgroup(std::span<const int> members, int 
   if (members.empty()) return nullptr;
   const std::shared_ptr<TcpGroup> group(new TcpGroup());
   group->make_part(*this, members);
-  reserve_files(kLinkSockets * static_cast<int>(members.size() - 1));
   group->node_ = node_;
   group->connect(id, options);
   return group;
@@ -57,12 +56,40 @@ std::shared_ptr<PeerGroup> TcpGroup::subgroup(std::span<const int> members, int 
 void TcpGroup::connect(int id, const Options& options) {
   peers_.resize(members_.size());
   links_.resize(members_.size());
+  id_ = static_cast<std::uint32_t>(id);
+  timeout_s_ = options.timeout_s;
   if (size_ == 1) return;
-  const auto check = [this] {
+  node_->connect(missing(partners(options.check)), id_, started(timeout_s_), [this] {
     if (parent_ != nullptr) parent_->throw_if_failed();
-  };
-  links_ =
-      node_->connect(members_, static_cast<std::uint32_t>(id), started(options.timeout_s), check);
+  });
+}
+
+std::vector<int> TcpGroup::partners(Check check) {
+  std::vector<int> peers;
+  if (size_ <= kMostInRankOrder || check == Check::full) {
+    for (int peer = 0; peer < size_; ++peer) peers.push_back(peer);
+  } else {
+    for (const TreeStep& step : tree())
+      for (const auto* messages : {&step.sent, &step.received})
+        for (const TreeMessage& message : *messages) peers.push_back(message.peer);
+  }
+  return peers;
+}
+
+std::vector<Wanted> TcpGroup::missing(std::vector<int> peers) {
+  std::sort(peers.begin(), peers.end());
+  peers.erase(std::unique(peers.begin(), peers.end()), peers.end());
+  std::vector<Wanted> wanted;
+  for (const int peer : peers)
+    if (peer != rank_ && !data(peer).open())
+      wanted.push_back({job_rank(peer), &links_[static_cast<std::size_t>(peer)]});
+  if (!wanted.empty()) reserve_files(kLinkSockets * static_cast<int>(wanted.size()));
+  return wanted;
+}
+
+std::vector<Wanted> TcpGroup::reach(std::vector<Wanted> wanted) {
+  return node_->reach(std::move(wanted), id_, 0, started(timeout_s_),
+                      [this] { throw_if_failed(); });
 }
 
 std::unique_ptr<Transfers> TcpGroup::make_transfers(Channel channel, const CallInfo& info,
@@ -137,8 +164,8 @@ void TcpGroup::apply_notices(int index) {
     peer.left = true;
     if (notice.kind == Notice::farewell)
       peer.last = notice.last;
-    else if (failure_.empty())  // That rank notifies its other peers itself.
-      failure_ = notice.reason;
+    else
+      fail(notice.reason);  // Tells the peers of this rank: they need not be that one's.
   }
 }
 

@@ -14,7 +14,9 @@
 namespace dkfac::comm {
 
 /// Peers over TCP, with two connections to each: one for collectives and one for notices, which
-/// must not be delayed by unread data.
+/// must not be delayed by unread data. Beyond kMostInRankOrder ranks only the partners along the
+/// tree are connected at once, unless Check::full compares all with all; others when a transfer
+/// wants them. A notice of failure passes from each rank to all that it is connected to.
 class TcpGroup final : public PeerGroup {
  public:
   /// Makes the group of all ranks of the job. Throws CommError if they do not connect in time.
@@ -33,9 +35,14 @@ class TcpGroup final : public PeerGroup {
     return node_ == nullptr ? std::string() : node_->warning();
   }
 
+  /// The connection for collectives; closed while the link is missing.
   [[nodiscard]] const Socket& data(int peer) const {
     return links_[static_cast<std::size_t>(peer)].data;
   }
+  /// The missing links to these peers. Throws Error where too few open files are allowed.
+  [[nodiscard]] std::vector<Wanted> missing(std::vector<int> peers);
+  /// Goes on making them without waiting for a peer; returns those that are still missing.
+  [[nodiscard]] std::vector<Wanted> reach(std::vector<Wanted> wanted);
   /// Throws CommError that states why the connection to `peer` has ended.
   [[noreturn]] void throw_lost(int peer);
 
@@ -50,6 +57,8 @@ class TcpGroup final : public PeerGroup {
 
   TcpGroup() = default;
   void connect(int id, const Options& options);
+  /// Peers with which this rank exchanges messages in most collectives.
+  [[nodiscard]] std::vector<int> partners(Check check);
   void look_for_notice() override { listen(0); }
   void send_notice() noexcept override;
   void listen(int wait_ms);
@@ -58,6 +67,8 @@ class TcpGroup final : public PeerGroup {
   void notify_all(Notice::Kind kind, const void* data, std::size_t bytes) noexcept;
 
   std::shared_ptr<Node> node_;  ///< Null for a group of one.
+  std::uint32_t id_ = 0;
+  double timeout_s_ = 0;
   std::vector<Link> links_;
   std::vector<Peer> peers_;
   std::vector<pollfd> entries_;  ///< Used by listen(), kept between calls.

@@ -15,6 +15,7 @@ namespace dkfac::comm {
 namespace {
 
 constexpr int kPollMs = 50;
+constexpr int kReplyMs = 1;  ///< While replies may come on other connections.
 constexpr rlim_t kMostPending = 128;
 
 /// Header of rank 0's reply to a handshake, before `size` entries.
@@ -210,17 +211,32 @@ std::string Node::warning() const {
          "DKFAC_SECRET_FILE";
 }
 
-void Node::call(int rank, std::uint32_t group, Handshake::Purpose purpose, const Deadline& deadline,
-                const std::function<void()>& check, Socket& socket) {
+Node::Call Node::call(const Key& key, const Deadline& deadline,
+                      const std::function<void()>& check) {
   Handshake handshake;
   handshake.job = book_.job;
-  handshake.group = group;
-  handshake.to = static_cast<std::uint32_t>(rank);
-  handshake.purpose = purpose;
-  const Endpoint& to = book_.ranks[static_cast<std::size_t>(rank)];
-  const std::string peer = detail::concat("rank ", rank, " at ", to_string(to));
-  socket = connect_to(to, deadline, peer, check);
-  introduce(socket, handshake, self_, deadline, peer, check);
+  std::tie(handshake.group, handshake.to, handshake.purpose) = key;
+  const Endpoint& to = book_.ranks[handshake.to];
+  Call call{detail::concat("rank ", handshake.to, " at ", to_string(to)), {}, {}};
+  call.socket = connect_to(to, deadline, call.peer, check);
+  call.introduction = begin_introduction(handshake, self_);
+  send_all(call.socket, &call.introduction.handshake, sizeof(Handshake), deadline, call.peer);
+  return call;
+}
+
+bool Node::advance(Call& call) const {
+  Introduction& mine = call.introduction;
+  for (std::span<std::byte> next = room(mine); !next.empty(); next = room(mine)) {
+    const IoResult moved = receive_some(call.socket, next.data(), next.size());
+    if (moved.lost)
+      throw CommError(detail::concat("[tcp] ", call.peer,
+                                     " closed the connection before it was made; see its message"));
+    if (moved.bytes == 0) return false;
+    const std::optional<Digest> proof = take(mine, moved.bytes, self_, call.peer);
+    // The first bytes on a connection have room in its buffers.
+    if (proof) (void)send_some(call.socket, nullptr, 0, proof->data(), proof->size());
+  }
+  return true;
 }
 
 void Node::accept_pending(int ms) {
@@ -231,39 +247,47 @@ void Node::accept_pending(int ms) {
   }
 }
 
-std::vector<Link> Node::connect(const std::vector<int>& members, std::uint32_t group,
+std::vector<Wanted> Node::reach(std::vector<Wanted> wanted, std::uint32_t group, int ms,
                                 const Deadline& deadline, const std::function<void()>& check) {
-  using Purpose = Handshake::Purpose;
-  std::vector<Link> links(members.size());
-  std::vector<std::size_t> callers;  // the higher of two ranks connects to the lower
-  for (std::size_t m = 0; m < members.size(); ++m) {
-    if (members[m] > self_.rank) callers.push_back(m);
-    if (members[m] >= self_.rank) continue;
-    call(members[m], group, Purpose::data, deadline, check, links[m].data);
-    call(members[m], group, Purpose::control, deadline, check, links[m].control);
-  }
-  const auto take = [&](std::size_t m) {
-    const auto rank = static_cast<std::uint32_t>(members[m]);
-    const auto data = waiting_.find({group, rank, Purpose::data});
-    const auto control = waiting_.find({group, rank, Purpose::control});
-    if (data == waiting_.end() || control == waiting_.end()) return false;
-    links[m] = {std::move(data->second), std::move(control->second)};
-    waiting_.erase(data);
-    waiting_.erase(control);
-    return true;
+  accept_pending(ms);
+  const auto connects = [&](const Key& key) {
+    auto found = calls_.find(key);
+    if (found == calls_.end()) found = calls_.emplace(key, call(key, deadline, check)).first;
+    return advance(found->second);
   };
-  for (std::erase_if(callers, take); !callers.empty(); std::erase_if(callers, take)) {
+  std::erase_if(wanted, [&](const Wanted& other) {
+    const auto rank = static_cast<std::uint32_t>(other.rank);
+    const Key data{group, rank, Handshake::Purpose::data},
+        control{group, rank, Handshake::Purpose::control};
+    if (other.rank > self_.rank) {
+      if (!waiting_.contains(data) || !waiting_.contains(control)) return false;
+      *other.link = {std::move(waiting_.extract(data).mapped()),
+                     std::move(waiting_.extract(control).mapped())};
+      return true;
+    }
+    const bool has_data = connects(data), has_control = connects(control);
+    if (!has_data || !has_control) return false;
+    *other.link = {std::move(calls_.extract(data).mapped().socket),
+                   std::move(calls_.extract(control).mapped().socket)};
+    return true;
+  });
+  return wanted;
+}
+
+void Node::connect(std::vector<Wanted> wanted, std::uint32_t group, const Deadline& deadline,
+                   const std::function<void()>& check) {
+  wanted = reach(std::move(wanted), group, 0, deadline, check);
+  while (!wanted.empty()) {
     check();
     if (deadline.passed()) {
       std::vector<int> ranks;
-      for (const std::size_t m : callers) ranks.push_back(members[m]);
+      for (const Wanted& other : wanted) ranks.push_back(other.rank);
       throw CommError(detail::concat(
           "[tcp] waited ", deadline.seconds(), " s (timeout_s) for connections; ", rank_list(ranks),
           " of the job did not come", listener_.refused(), "; look there, or raise the limit"));
     }
-    accept_pending(kPollMs);
+    wanted = reach(std::move(wanted), group, calls_.empty() ? kPollMs : kReplyMs, deadline, check);
   }
-  return links;
 }
 
 }  // namespace dkfac::comm

@@ -73,31 +73,49 @@ struct Link {
   Socket data, control;
 };
 
-/// Node of the TCP mesh for this process: its listener, and accepted connections for groups that
-/// this rank has not made yet.
+/// Another world rank, and where the link to it goes.
+struct Wanted {
+  int rank = 0;
+  Link* link = nullptr;
+};
+
+/// Node of the TCP mesh for this process: its listener, connections that it is making, and accepted
+/// ones that this rank has not wanted yet. The higher of two ranks connects to the lower; a link is
+/// made when both want it.
 class Node {
  public:
   Node(Member self, const std::string& host, std::uint16_t port, const Deadline& deadline);
 
-  /// Connects the members (world ranks including this one) of a new group pairwise; the link of
-  /// this rank to itself stays closed. check() is called periodically and may throw. Throws
-  /// CommError at the deadline, naming the missing ranks.
-  [[nodiscard]] std::vector<Link> connect(const std::vector<int>& members, std::uint32_t group,
+  /// Goes on making links of a group and returns those that are still missing. Waits for at most
+  /// `ms` milliseconds, and for the system of a rank to which it connects, until the deadline;
+  /// check() is called meanwhile and may throw. Throws CommError.
+  [[nodiscard]] std::vector<Wanted> reach(std::vector<Wanted> wanted, std::uint32_t group, int ms,
                                           const Deadline& deadline,
                                           const std::function<void()>& check);
+  /// Makes the links of a group. Throws CommError at the deadline, naming the missing ranks.
+  void connect(std::vector<Wanted> wanted, std::uint32_t group, const Deadline& deadline,
+               const std::function<void()>& check);
   /// Of rank 0 where ranks are on several machines and have no secret; else empty.
   [[nodiscard]] std::string warning() const;
 
  private:
   using Key =
       std::tuple<std::uint32_t, std::uint32_t, Handshake::Purpose>;  ///< Group, rank, purpose.
-  void call(int rank, std::uint32_t group, Handshake::Purpose purpose, const Deadline& deadline,
-            const std::function<void()>& check, Socket& socket);
+  /// A connection from this rank whose introduction is pending.
+  struct Call {
+    std::string peer;  ///< As messages name it.
+    Socket socket;
+    Introduction introduction;
+  };
+  [[nodiscard]] Call call(const Key& key, const Deadline& deadline,
+                          const std::function<void()>& check);
+  [[nodiscard]] bool advance(Call& call) const;
   void accept_pending(int ms);
 
   Member self_;
   Listener listener_;
   AddressBook book_;
+  std::map<Key, Call> calls_;
   std::map<Key, Socket> waiting_;
 };
 

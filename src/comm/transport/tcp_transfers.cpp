@@ -25,6 +25,7 @@ std::uint32_t sum_of(const void* bytes, std::int64_t count, std::uint32_t before
 
 bool TcpTransfers::advance() {
   if (complete()) return true;
+  connect();
   progress_.resize(transfers_.size());
   entries_.assign(transfers_.size(), pollfd{-1, 0, 0});
   for (std::size_t i = 0; i < transfers_.size(); ++i) {
@@ -47,6 +48,17 @@ bool TcpTransfers::advance() {
     count_pieces(transfers_[i], progress_[i]);
   }
   return complete();
+}
+
+void TcpTransfers::connect() {
+  if (!asked_) {
+    std::vector<int> peers;
+    for (const Transfer& transfer : transfers_)
+      if (!transfer.complete()) peers.push_back(transfer.peer);
+    wanted_ = group_.missing(std::move(peers));
+    asked_ = true;
+  }
+  if (!wanted_.empty()) wanted_ = group_.reach(std::move(wanted_));
 }
 
 void TcpTransfers::push(Transfer& transfer, Progress& progress) {

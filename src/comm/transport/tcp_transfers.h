@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <vector>
 
+#include "comm/transport/tcp_mesh.h"
 #include "comm/transport/transfers.h"
 
 namespace dkfac::comm {
@@ -18,7 +19,6 @@ class TcpTransfers final : public Transfers {
   /// `call`: hash of the call and phase, the same on ranks that agree.
   TcpTransfers(TcpGroup& group, std::uint64_t call) : group_(group), call_(call) {}
   bool advance() override;
-  [[nodiscard]] bool busy() const override { return false; }  // the system copies the data
 
  private:
   struct Head {
@@ -38,6 +38,8 @@ class TcpTransfers final : public Transfers {
     }
   };
 
+  /// Goes on connecting to peers that this rank has exchanged nothing with yet.
+  void connect();
   void push(Transfer& transfer, Progress& progress);
   void pull(Transfer& transfer, Progress& progress);
   void pull_data(Transfer& transfer, Progress& progress);
@@ -49,6 +51,8 @@ class TcpTransfers final : public Transfers {
   std::uint64_t call_;
   std::vector<Progress> progress_;  ///< By transfer.
   std::vector<pollfd> entries_;     ///< By transfer; fd -1 if no bytes may be transferred.
+  bool asked_ = false;
+  std::vector<Wanted> wanted_;  ///< Missing links.
 };
 
 }  // namespace dkfac::comm

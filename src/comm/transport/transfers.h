@@ -60,9 +60,6 @@ class Transfers {
   /// Starts allowed pieces and collects completed ones; true when every transfer is complete. Never
   /// blocks. Throws CommError if the network fails or a message is unexpected.
   virtual bool advance() = 0;
-  /// Whether memory of the transfers might still be accessed after their destruction.
-  [[nodiscard]] virtual bool busy() const = 0;
-
   [[nodiscard]] DKFAC_API bool complete() const;  ///< Exported for libdkfac_mpi.so.
   /// Returns peers that have sent nothing yet or, if there are none, peers of incomplete transfers.
   [[nodiscard]] std::vector<int> missing() const;

@@ -32,12 +32,13 @@ class TreePhase : public CollectivePhase {
       : group_(arguments.group),
         call_(arguments.call),
         piece_(piece_of(arguments.piece_bytes)),
-        phase_(arguments.phase) {}
+        phase_(arguments.phase),
+        channel_(arguments.channel) {}
 
   bool advance() override {
     for (; done_ < group_.tree().size(); ++done_) {
       if (transfers_ == nullptr) {
-        transfers_ = group_.make_transfers(PeerGroup::Channel::data, call_.info, phase_);
+        transfers_ = group_.make_transfers(channel_, call_.info, phase_);
         begin(done_);
       }
       const bool complete = transfers_->advance();
@@ -109,6 +110,7 @@ class TreePhase : public CollectivePhase {
 
  private:
   int phase_;
+  PeerGroup::Channel channel_;
   std::size_t done_ = 0;  ///< Steps.
 };
 

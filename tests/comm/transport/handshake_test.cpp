@@ -85,6 +85,57 @@ TEST_F(HandshakeSecret, IsProvedByBothSidesHoweverTheBytesArrive) {
   }
 }
 
+/// Gives the connecting side a reply, `part` bytes at a time; returns the last proof.
+std::optional<Digest> feed(Introduction& introduction, const Reply& reply, const Member& self,
+                           std::size_t part) {
+  std::optional<Digest> proof;
+  std::span<const std::byte> bytes = bytes_of_message(reply);
+  while (!bytes.empty() && !room(introduction).empty()) {
+    const std::span<std::byte> to = room(introduction);
+    const std::size_t count = std::min({part, bytes.size(), to.size()});
+    std::copy_n(bytes.begin(), count, to.begin());
+    bytes = bytes.subspan(count);
+    if (const auto found = take(introduction, count, self, "rank 1")) proof = found;
+  }
+  return proof;
+}
+
+TEST_F(HandshakeSecret, IsProvedByTheConnectingSideHoweverTheRepliesArrive) {
+  const Member connects{2, 4, kSecret}, listens{1, 4, kSecret}, other{1, 4, kOther};
+  for (const std::size_t part : {1U, 7U, 1000U})
+    for (const Member& listener : {listens, other}) {
+      Introduction introduction = begin_introduction(handshake_of(2, 1), connects);
+      Answer answer;
+      const auto question = feed(answer, bytes_of_message(introduction.handshake), listener);
+      ASSERT_TRUE(question.has_value());
+      const auto proof = feed(introduction, *question, connects, part);
+      ASSERT_TRUE(proof.has_value());
+      const auto verdict = feed(answer, *proof, listener);
+      ASSERT_TRUE(verdict.has_value());
+      if (listener.secret == kOther) {
+        EXPECT_THROW((void)feed(introduction, *verdict, connects, part), CommError);
+        continue;
+      }
+      EXPECT_FALSE(feed(introduction, *verdict, connects, part).has_value());
+      EXPECT_TRUE(room(introduction).empty());
+      EXPECT_EQ(answer.state, State::accepted);
+    }
+}
+
+TEST_F(HandshakeSecret, OfAListeningRankThatOnlyClaimsToHaveItIsRefused) {
+  const Member connects{2, 4, kSecret};
+  Introduction introduction = begin_introduction(handshake_of(2, 1), connects);
+  EXPECT_TRUE(feed(introduction, {.digest = random_digest()}, connects, 1000).has_value());
+  EXPECT_THROW((void)feed(introduction, {.verdict = Verdict::accepted, .digest = random_digest()},
+                          connects, 1000),
+               CommError);
+  // Without a question, or of another program.
+  Introduction unasked = begin_introduction(handshake_of(2, 1), connects);
+  EXPECT_THROW((void)feed(unasked, {.verdict = Verdict::accepted}, connects, 1000), CommError);
+  Introduction other = begin_introduction(handshake_of(2, 1), connects);
+  EXPECT_THROW((void)feed(other, {.magic = 1}, connects, 1000), CommError);
+}
+
 TEST_F(HandshakeSecret, AnotherOneIsRefusedWithoutAProofInReturn) {
   Begun begun;
   const auto reply = feed(

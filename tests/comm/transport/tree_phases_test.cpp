@@ -2,9 +2,13 @@
 
 #include "comm/transport/tree_phases.h"
 
+#include <memory>
+#include <tuple>
 #include <vector>
 
 #include <gtest/gtest.h>
+
+#include "dkfac/core/error.h"
 
 #include "comm/transport/peer_group.h"
 #include "comm/transport/sum_order.h"
@@ -29,7 +33,6 @@ class CountedTransfers final : public Transfers {
     }
     return true;
   }
-  [[nodiscard]] bool busy() const override { return false; }
 
  private:
   Messages& messages_;
@@ -81,6 +84,34 @@ TEST(Phases, SendToEachRankUpToEightAndAlongTheTreeBeyond) {
             << (gather ? "gather" : "reduce") << " of rank " << rank << " of " << size;
       }
   }
+}
+
+TEST(Phases, BroadcastAndCompareAlongTheTreeTooUnlessAllAreComparedWithAll) {
+  for (const auto& [size, check, messages] :
+       {std::tuple(8, Check::hash, 7), std::tuple(16, Check::hash, 4),
+        std::tuple(512, Check::hash, 9), std::tuple(512, Check::full, 511)})
+    for (const int rank : {0, 5, size - 1}) {
+      const auto group = std::make_shared<CountedGroup>(rank, size);
+      const Phase phase = make_header_phase(*group, {}, check, 0);
+      EXPECT_THROW((void)phase->advance(), CommError) << "the counted group brings no headers";
+      EXPECT_EQ(group->messages, (Messages{messages, messages}))
+          << "rank " << rank << " of " << size;
+    }
+  int sent = 0;
+  for (int rank = 0; rank < 512; ++rank) {
+    const auto group = std::make_shared<CountedGroup>(rank, 512);
+    std::vector<double> x(3);
+    HostCall call;
+    call.dtype = DType::f64;
+    call.offsets = {0, 3};
+    call.out = reinterpret_cast<std::byte*>(x.data());
+    call.root = 77;
+    EXPECT_TRUE(make_broadcast_phase({*group, call, 1 << 20, 1})->advance());
+    EXPECT_EQ(group->messages.received, rank == 77 ? 0 : 1);
+    EXPECT_LE(group->messages.sent, 9);
+    sent += group->messages.sent;
+  }
+  EXPECT_EQ(sent, 511);
 }
 
 }  // namespace phases
