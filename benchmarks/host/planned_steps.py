@@ -54,10 +54,10 @@ def run(words: list[str]) -> Any:
     return json.loads(done.stdout)
 
 
-def step(start: list[str], name: str, model: Model) -> list[str]:
+def step(start: list[str], name: str, model: Model, settings: list[str] | None = None) -> list[str]:
     return [*start, "bench", "step", "--model", name, *model.arguments(name), "--threads", "1", "--steps", str(model.steps),
             "--optimizer", "sgd,kfac", "--cycle", "2", "8",
-            "--set", f"optimizer.statistics_interval={INTERVALS[0]}", "--set", f"optimizer.inverse_interval={INTERVALS[1]}"]
+            "--set", f"optimizer.statistics_interval={INTERVALS[0]}", "--set", f"optimizer.inverse_interval={INTERVALS[1]}", *(settings or [])]
 
 
 def weights_of(row: str) -> dict[str, float]:
@@ -92,14 +92,16 @@ def planned(plan: Any, row: str) -> Milliseconds:
 def measure(dkfac: str, name: str, scratch: pathlib.Path) -> dict[str, Any]:
     """By transport and row: (measured, planned)."""
     model, rows = MODELS[name], ["sgd", "kfac 1/1", f"kfac {INTERVALS[0]}/{INTERVALS[1]}"]
-    one = scratch / "one.json"
-    with concurrent.futures.ThreadPoolExecutor(2) as pool:  # Two ranks share caches and memory.
-        facts.write(list(pool.map(run, [step([dkfac], name, model)] * 2))[0], one)
+    one, links = scratch / "one.json", scratch / "links.json"
     out: dict[str, Any] = {}
     for transport, start, ranks in (("mpi", launch.command(dkfac, 2), []), ("threads", [dkfac], ["--ranks", "2"])):
-        links = scratch / "links.json"
         facts.write(run([*start, "bench", "comm", "--threads", "1", "--steps", "20", *ranks]), links)
         two = run([*step(start, name, model), *ranks])
+        if not out:  # Two ranks share caches and memory, and have the blocks of more samples.
+            width = next(r["block_width"] for r in two["results"] if r["optimizer"] == "kfac")
+            words = step([dkfac], name, model, ["--set", f"optimizer.block_width={width}"])
+            with concurrent.futures.ThreadPoolExecutor(2) as pool:
+                facts.write(list(pool.map(run, [words] * 2))[0], one)
         plan = run([dkfac, "plan", name, *model.arguments(name), "--ranks", "2", "--measured", str(one), str(links),
                     "--intervals", *map(str, INTERVALS)])
         out[transport] = {row: {"measured": measured(two, row), "planned": planned(plan, row)} for row in rows}

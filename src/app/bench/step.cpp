@@ -11,6 +11,8 @@
 
 #include "dkfac/core/error.h"
 #include "dkfac/core/ops.h"
+#include "dkfac/kfac/assignment.h"
+#include "dkfac/nn/kfac_attach.h"
 
 #include "app/bench/bench.h"
 #include "app/bench/measure.h"
@@ -136,6 +138,8 @@ class Contestant {
   }
 
  private:
+  /// Of the diagonal blocks that wide factors keep; -1: they are whole.
+  [[nodiscard]] int block_width() const;
   [[nodiscard]] ordered_json activity_json() const {
     ordered_json out = ordered_json::object();
     for (const auto& [activity, seconds] : activities_) out[activity] = 1e3 * seconds / steps();
@@ -198,6 +202,14 @@ std::optional<double> Contestant::by_intervals() const {
   return sum / static_cast<double>(cycle);
 }
 
+int Contestant::block_width() const {
+  const std::vector<LayerSpec> specs =
+      nn::layer_specs(model_options(config_, data_.front()->train, state_.comm->size()),
+                      config_.train.global_batch);
+  return kfac::with_block_width(optimizer_options(config_).kfac.curvature, specs)
+      .inverse.block_width;
+}
+
 double Contestant::seconds_per_step() const {
   const Quartiles q = quartiles_of(seconds_);
   return config_.optimizer.has_curvature() ? by_intervals().value_or(q.mean) : q.median;
@@ -210,22 +222,24 @@ ordered_json Contestant::json(const Roof& roof) const {
   for (const auto& [name, kind] : by_kind_) kinds[name] = to_json(quartiles_of(kind.seconds), 1e3);
   const double network_ms =
       activity_json().value("forward", 0.0) + activity_json().value("backward", 0.0);
-  return {{"optimizer", name()},
-          {"ms", to_json(quartiles_of(seconds_), 1e3)},
-          {"ms_by_kind", std::move(kinds)},
-          {"ms_per_step", 1e3 * seconds_per_step()},
-          {"images_per_second", images_per_second()},
-          {"activity_ms", activity_json()},
-          {"parts_ms_by_kind", parts_json()},
-          {"parameters", state_.model->parameter_count()},
-          {"network_flops", flops},
-          {"network_gflops_per_s", 1e-6 * flops / network_ms},
-          {"network_fraction_of_sgemm", 1e-6 * flops / network_ms / roof.gflops},
-          {"bytes_to_collectives", bytes_ / steps()},
-          {"scratch_growths", state_.report.scratch_growths},
-          {"lr", state_.counters.lr},
-          {"loss_first", losses_.front()},
-          {"loss_last", losses_.back()}};
+  ordered_json out = {{"optimizer", name()},
+                      {"ms", to_json(quartiles_of(seconds_), 1e3)},
+                      {"ms_by_kind", std::move(kinds)},
+                      {"ms_per_step", 1e3 * seconds_per_step()},
+                      {"images_per_second", images_per_second()},
+                      {"activity_ms", activity_json()},
+                      {"parts_ms_by_kind", parts_json()},
+                      {"parameters", state_.model->parameter_count()},
+                      {"network_flops", flops},
+                      {"network_gflops_per_s", 1e-6 * flops / network_ms},
+                      {"network_fraction_of_sgemm", 1e-6 * flops / network_ms / roof.gflops},
+                      {"bytes_to_collectives", bytes_ / steps()},
+                      {"scratch_growths", state_.report.scratch_growths},
+                      {"lr", state_.counters.lr},
+                      {"loss_first", losses_.front()},
+                      {"loss_last", losses_.back()}};
+  if (config_.optimizer.has_curvature()) out["block_width"] = block_width();
+  return out;
 }
 
 std::string Contestant::line(double base) const {

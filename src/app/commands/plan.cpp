@@ -38,9 +38,9 @@ struct Workload {
 };
 
 /// The processor, its links and how they are used.
-Cluster machine_of(const PlanCommand& command, const planning::Network& network) {
+Cluster machine_of(const PlanCommand& command, const Workload& work) {
   if (!command.measured.empty()) {
-    Cluster c = planning::measured_cluster(command.measured, network);
+    Cluster c = planning::measured_cluster(command.measured, work.network, work.curvature);
     c.processor.per_node = command.ranks;
     return c;
   }
@@ -51,8 +51,8 @@ Cluster machine_of(const PlanCommand& command, const planning::Network& network)
   return c;
 }
 
-Cluster cluster_of(const PlanCommand& command, const planning::Network& network) {
-  Cluster c = machine_of(command, network);
+Cluster cluster_of(const PlanCommand& command, const Workload& work) {
+  Cluster c = machine_of(command, work);
   c.ranks = command.ranks;
   c.per_node = command.per_node > 0 ? command.per_node : c.processor.per_node;
   const auto link = [](const std::vector<double>& given, planning::Link usual) {
@@ -144,7 +144,7 @@ void print_plan(const Terminal& terminal, const PlanCommand& command) {
   check_json(command.json);
   const Workload work =
       is_file(command.topic) ? file_workload(command, terminal) : model_workload(command);
-  const Cluster cluster = cluster_of(command, work.network);
+  const Cluster cluster = cluster_of(command, work);
   check_precision(work.network, cluster, is_file(command.topic));
   const planning::Intervals intervals{command.intervals[0], command.intervals[1]};
   const double refreshed = command.refreshed > 0 ? command.refreshed : planning::kRefreshedPart;

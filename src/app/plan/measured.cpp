@@ -61,7 +61,21 @@ Phases measured_phases(const json& sgd, const json& kfac) {
   return phases;
 }
 
-Processor processor_of(const File& file, const Network& network) {
+/// Blocks are chosen by counted work, so that ranks which have more samples together keep wider
+/// ones.
+void check_blocks(const File& file, const Network& network,
+                  const kfac::CurvatureOptions& curvature) {
+  const int planned = kfac::with_block_width(curvature, network.specs).inverse.block_width;
+  for (const json& result : file.content.at("results"))
+    if (result.at("optimizer") == "kfac" && result.at("block_width") != planned)
+      file.refuse(fmt::format(
+          "its K-FAC has optimizer.block_width {}, the planned ranks have {} (-1: whole factors); "
+          "measure with --set optimizer.block_width={}",
+          result.at("block_width").get<int>(), planned, planned));
+}
+
+Processor processor_of(const File& file, const Network& network,
+                       const kfac::CurvatureOptions& curvature) {
   const json& all = file.content;
   if (all.at("ranks") != 1) file.refuse("it is of several ranks; measure a step of one");
   if (all.at("precision") != name_of(network.compute))
@@ -82,7 +96,10 @@ Processor processor_of(const File& file, const Network& network) {
   p.cholesky = p.cholesky_one = 1;  // A core inverts one after the other.
   p.overlaps = false;
   p.measured = true;
-  Strategy sgd{.name = "sgd", .type = optim::OptimizerType::sgd}, kfac{.name = "kfac"};
+  check_blocks(file, network, curvature);
+  Strategy sgd{.name = "sgd", .type = optim::OptimizerType::sgd},
+      kfac{.name = "kfac", .curvature = curvature};
+  kfac.curvature.refresh.staleness = kfac::Staleness::fixed;
   kfac.curvature.refresh.statistics_interval = kfac.curvature.refresh.inverse_interval = 1;
   const json sgd_parts = parts_of(file, "sgd", "plain"),
              kfac_parts = parts_of(file, "kfac", "statistics+inverse");
@@ -115,14 +132,15 @@ Link link_of(const File& file) {
 
 }  // namespace
 
-Cluster measured_cluster(const std::vector<std::string>& files, const Network& network) {
+Cluster measured_cluster(const std::vector<std::string>& files, const Network& network,
+                         const kfac::CurvatureOptions& curvature) {
   Cluster c;
   c.algorithm = Algorithm::host;
   for (const std::string& path : files) {
     const File file = read(path);
     try {
       if (file.content.at("benchmark") == "step")
-        c.processor = processor_of(file, network);
+        c.processor = processor_of(file, network, curvature);
       else if (file.content.at("benchmark") == "comm")
         c.inner = c.outer = link_of(file);
       else

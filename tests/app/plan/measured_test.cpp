@@ -42,6 +42,7 @@ json step(const Network& network) {
        {{{"optimizer", "sgd"}, {"network_flops", flops}, {"parts_ms_by_kind", {{"plain", sgd}}}},
         {{"optimizer", "kfac"},
          {"network_flops", flops},
+         {"block_width", -1},
          {"parts_ms_by_kind", {{"statistics+inverse", kfac}}}}}}};
 }
 
@@ -66,7 +67,7 @@ class Measured : public ::testing::Test {
   /// The reason for which a file is refused.
   std::string refusal(const json& content, const Network& network) {
     try {
-      (void)measured_cluster({write("refused.json", content)}, network);
+      (void)measured_cluster({write("refused.json", content)}, network, {});
     } catch (const InvalidArgument& e) {
       return e.what();
     }
@@ -86,8 +87,8 @@ Strategy every_step() {
 double phase(const Forecast& f, Phase of) { return f.phases.at(static_cast<std::size_t>(of)); }
 
 TEST_F(Measured, HasThePhasesOfOneRankAndTheLinksOfTwo) {
-  const Cluster c =
-      measured_cluster({write("step.json", step(lenet())), write("comm.json", comm())}, lenet());
+  const Cluster c = measured_cluster(
+      {write("step.json", step(lenet())), write("comm.json", comm())}, lenet(), {});
   const Forecast one = forecast(lenet(), c, every_step());
   EXPECT_DOUBLE_EQ(phase(one, Phase::forward), 3e-3);
   EXPECT_DOUBLE_EQ(phase(one, Phase::backward), 7e-3);
@@ -105,8 +106,8 @@ TEST_F(Measured, HasThePhasesOfOneRankAndTheLinksOfTwo) {
 }
 
 TEST_F(Measured, SharesTheWorkOfOwnersAmongRanksAndNoOther) {
-  Cluster c =
-      measured_cluster({write("step.json", step(lenet())), write("comm.json", comm())}, lenet());
+  Cluster c = measured_cluster({write("step.json", step(lenet())), write("comm.json", comm())},
+                               lenet(), {});
   c.ranks = c.per_node = 2;
   const Forecast two = forecast(lenet(2), c, every_step());
   EXPECT_DOUBLE_EQ(phase(two, Phase::forward), 3e-3);
@@ -126,6 +127,9 @@ TEST_F(Measured, RefusesWhatIsOfOtherWork) {
   json other = step(network);
   other["ranks"] = 2;
   EXPECT_NE(refusal(other, network).find("several ranks"), std::string::npos);
+  other = step(network);
+  other["results"][1]["block_width"] = 64;
+  EXPECT_NE(refusal(other, network).find("--set optimizer.block_width=-1"), std::string::npos);
   other = step(network);
   other["precision"] = "bf16";
   EXPECT_NE(refusal(other, network).find("--precision f32"), std::string::npos);
