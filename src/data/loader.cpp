@@ -23,7 +23,8 @@ Loader::Loader(const Dataset& data, Normalization normalization, SamplerOptions 
                         .size = size,
                         .dtype = dtype,
                         .prefetch = prefetch});
-  impl_ = std::make_unique<Impl>(std::move(host), std::move(batches));
+  // Not make_unique, which clang 14 refuses for an aggregate.
+  impl_.reset(new Impl{std::move(host), std::move(batches)});
 }
 
 Loader::~Loader() = default;
