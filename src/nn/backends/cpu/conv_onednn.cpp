@@ -148,7 +148,7 @@ class OnednnConv final : public ConvBackend {
 
   [[nodiscard]] bool takes(const ConvShape& shape) const override {
     if (shape.dtype == DType::f32) return true;
-    return shape.dtype == DType::bf16 && has_bf16() && !has_few_pixels(shape);
+    return shape.dtype == DType::bf16 && has_fast_bf16() && !has_few_pixels(shape);
   }
 
   void forward(Context& ctx, const ConvShape& shape, ConstTensorView x, ConstTensorView weight,

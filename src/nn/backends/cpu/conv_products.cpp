@@ -58,7 +58,7 @@ class Bf16Products final : public ConvBackend {
   Bf16Products() : engine_(dnnl::engine::kind::cpu, 0), stream_(engine_) {}
 
   [[nodiscard]] bool takes(const ConvShape& s) const override {
-    return s.dtype == DType::bf16 && has_bf16() && is_pointwise(s) && s.window.stride_h == 1 &&
+    return s.dtype == DType::bf16 && has_fast_bf16() && is_pointwise(s) && s.window.stride_h == 1 &&
            s.window.stride_w == 1 && has_few_pixels(s);
   }
 
