@@ -121,6 +121,7 @@ void Step::agree(comm::FlagMessage flags, Gradients& gradients) {
   gradients.request();
   curvature_.request();
   const comm::AgreedFlags agreed = pipeline_->wait();  // The only host synchronization.
+  report_.seconds.exchange += pipeline_->polled_seconds();
   kind_ = curvature_.step_kind();
   if (curvature_.meter().asynchronous) meter_device();
   try {

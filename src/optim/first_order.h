@@ -112,6 +112,7 @@ bool FirstOrder<Rule>::agree(const StepArgs& args, kfac::StepReport& report) {
   gradients_->request();
   report.agreement = pipeline_->wait().flags;  // The only host synchronization.
   gradients_->collect(report);
+  report.seconds.exchange += pipeline_->polled_seconds();
   return report.agreement.may_update();
 }
 

@@ -4,6 +4,7 @@
 
 #include "dkfac/core/error.h"
 
+#include "core/shared/activity_timer.h"
 #include "core/shared/captured.h"
 
 namespace dkfac::comm {
@@ -22,6 +23,7 @@ void StepPipeline::begin(std::span<BucketedReduce* const> active) {
   order_.clear();
   next_ = 0;
   bytes_ = 0;
+  polled_seconds_ = 0;
   submitted_ = false;
   Item flags{nullptr, 0, 0};
   for (BucketedReduce* reduce : active) {
@@ -59,6 +61,7 @@ void StepPipeline::launch(const Item& item) {
 
 void StepPipeline::poll() {
   if (!overlap_ || is_captured(ctx_.stream())) return;
+  const ActivityTimer timer(polled_seconds_, "exchange");
   while (next_ + 1 < order_.size() && order_[next_].reduce->ready(order_[next_].bucket))
     launch(order_[next_]);
   grid_.progress();

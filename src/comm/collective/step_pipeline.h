@@ -28,6 +28,8 @@ class StepPipeline {
   /// Launches full buckets and advances pending ones. Never blocks. While the context's stream is
   /// recorded, it launches none, since a recording holds no collectives; the next call does.
   void poll();
+  /// Seconds of poll() in this step: over the host, collectives that overlap pass in it.
+  [[nodiscard]] double polled_seconds() const { return polled_seconds_; }
   /// Launches all buckets but that of the flags. Afterwards the flags for this rank's parts are
   /// known.
   void flush();
@@ -67,6 +69,7 @@ class StepPipeline {
   std::vector<Item> order_;  ///< The bucket with the flags is last.
   std::size_t next_ = 0;
   std::uint64_t bytes_ = 0, bytes_at_submission_ = 0;
+  double polled_seconds_ = 0;
   bool submitted_ = false;
 };
 
