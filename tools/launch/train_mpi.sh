@@ -17,7 +17,9 @@ shift 3
 # A name with a leading dash is no option.
 [[ $config != -* ]] || config=./$config
 [[ $out != -* ]] || out=./$out
-dkfac=${DKFAC:-build/release/src/app/dkfac}
+found=$(command -v dkfac)
+for built in build/{release,dev}/src/app/dkfac; do [ -n "$found" ] || [ ! -x "$built" ] || found=$built; done
+dkfac=${DKFAC:-${found:-build/release/src/app/dkfac}}
 launcher=("${DKFAC_MPIRUN:-mpirun}" -n "$ranks" --bind-to none)
 [ -z "${DKFAC_HOSTS:-}" ] || launcher+=(--host "$DKFAC_HOSTS")
 has_checkpoint() {

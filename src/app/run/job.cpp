@@ -37,9 +37,10 @@ int print(const Failure& failure, const Terminal& terminal) {
 
 // Returns the seconds that a failing rank waits before it reports. The rank where the failure began
 // reports first and ends the job; when all fail at once, rank 0 does. A rank that only lost a peer
-// waits longer, so that the peer can report the cause.
+// waits longer, so that the peer can report the cause. Where no launcher ends the others, the turns
+// delay the next start.
 double report_delay(const Failure& failure, int rank) {
-  const double turn = 0.2 * std::min(rank, 50);
+  const double turn = 0.2 * std::min(rank, 10);
   if (failure.code == ExitCode::try_again) return 3 + turn;
   return rank == 0 ? 0 : 1 + turn;
 }

@@ -76,14 +76,17 @@ std::string PeerTask::time_limit_text() const {
                      : phase_ == 1 ? " not sent or taken its data"
                                    : " not sent its sums, or taken ours";
   // Along a tree the partner of a step may itself wait for another rank.
-  const bool by_steps =
-      (phase_ > 0 || options_.check != Check::full) && group_->size() > kMostInRankOrder;
-  return detail::concat(
-      "[", call_.info.op, "] rank ", group_->job_rank(group_->rank()), " waited ",
-      deadline_.seconds(), " s (timeout_s) at ", call_.info.describe(), "; ", rank_list(late),
-      (late.size() == 1 ? " has" : " have"), verb,
-      by_steps ? ", or waits for another (Check::full names the one that is late)" : "",
-      "; look there, or raise the limit");
+  const bool compared = options_.check == Check::full;
+  const bool by_steps = (phase_ > 0 || !compared) && group_->size() > kMostInRankOrder;
+  const char* waits_too =
+      !by_steps  ? ""
+      : compared ? ", or waits for another: all have begun this call, and one has not gone on"
+                 : ", or waits for another (Check::full, run.comm_check = \"full\", names the one "
+                   "that is late)";
+  return detail::concat("[", call_.info.op, "] rank ", group_->job_rank(group_->rank()), " waited ",
+                        deadline_.seconds(), " s (timeout_s) at ", call_.info.describe(), "; ",
+                        rank_list(late), (late.size() == 1 ? " has" : " have"), verb, waits_too,
+                        "; look there, or raise the limit");
 }
 
 std::string PeerTask::located(const std::exception& error) const {

@@ -59,9 +59,14 @@ void TcpGroup::connect(int id, const Options& options) {
   id_ = static_cast<std::uint32_t>(id);
   timeout_s_ = options.timeout_s;
   if (size_ == 1) return;
-  node_->connect(missing(partners(options.check)), id_, started(timeout_s_), [this] {
-    if (parent_ != nullptr) parent_->throw_if_failed();
-  });
+  try {
+    node_->connect(missing(partners(options.check)), id_, started(timeout_s_), [this] {
+      if (parent_ != nullptr) parent_->throw_if_failed();
+    });
+  } catch (const CommError& error) {
+    fail(error.what());  // Who is connected learns why this rank ends.
+    throw;
+  }
 }
 
 std::vector<int> TcpGroup::partners(Check check) {

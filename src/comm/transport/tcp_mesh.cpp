@@ -79,12 +79,12 @@ AddressBook gather(const Member& self, std::uint16_t port, std::uint16_t own_por
       joined[connection.handshake.rank] = std::move(connection.socket);
     }
     if (deadline.passed())
-      throw CommError(detail::concat(
-          "[tcp] rank 0 waited ", deadline.seconds(), " s (timeout_s) at port ", port, "; ",
-          rank_list(closed(joined, 1)), " did not come",
-          listener.refused().empty()
-              ? "; are they running, and do they have the same MASTER_ADDR and MASTER_PORT?"
-              : listener.refused() + "; give every rank the same one"));
+      throw CommError(
+          detail::concat("[tcp] rank 0 waited ", deadline.seconds(), " s (timeout_s) at port ",
+                         port, "; ", rank_list(missing), " did not come",
+                         listener.refused().empty()
+                             ? "; is each running, with the same MASTER_ADDR and MASTER_PORT?"
+                             : listener.refused() + "; give every rank the same one"));
   }
   const BookHead head{BookHead::kMagic, book.job};
   for (const BookEntry& entry : entries)
@@ -105,7 +105,7 @@ AddressBook join(const Member& self, const Endpoint& master, std::uint16_t own_p
   handshake.port = own_port;
   introduce(socket, handshake, self, deadline, peer, [] {});
   BookHead head;
-  receive_all(socket, &head, sizeof head, deadline, peer);
+  receive_all(socket, &head, sizeof head, deadline, peer + ", which waits for all ranks,");
   if (head.magic == Reply::kMagic) throw_refused(Reply::Verdict::secret_missing, peer);
   if (head.magic != BookHead::kMagic)
     throw CommError(detail::concat("[tcp] ", to_string(master),
