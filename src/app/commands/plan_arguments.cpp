@@ -37,7 +37,8 @@ void add_cluster(CLI::App& plan, PlanCommand& command) {
   plan.add_option("--ranks", command.ranks, "of which none is started")
       ->check(whole(1, kMostRanks))
       ->capture_default_str();
-  plan.add_option("--ranks-per-node", command.per_node, "default: as nodes of the device have")
+  plan.add_option("--ranks-per-node", command.per_node,
+                  "default: as nodes of the device have; with --measured all of them")
       ->check(whole(1, kMostRanks));
   CLI::Option* device = plan.add_option("--device", command.device, devices)->capture_default_str();
   CLI::Option* tflops =
@@ -71,8 +72,10 @@ void add_plan(CLI::App& app, PlanCommand& command) {
       "plan", "Predict seconds of a step, memory and traffic of each optimizer on many ranks");
   add_workload(*plan, command);
   add_cluster(*plan, command);
-  plan->add_option("--recommend", command.recommend,
-                   "name K-FAC's strategy and intervals that add at most this part of SGD's step")
+  plan->add_option(
+          "--recommend", command.recommend,
+          "name K-FAC's strategy and intervals that add at most this part of SGD's step: 0.1 "
+          "is 10 %")
       ->check(above(0, 100));
   plan->add_flag("--scaling", command.scaling, "also on 1, 2, 4, ... 4,096 ranks");
   plan->add_option("--json", command.json, "also write JSON here; '-': print it instead")

@@ -42,7 +42,8 @@ json parts_of(const File& file, const char* optimizer, const char* kind) {
     if (result.at("optimizer") == optimizer && result.at("parts_ms_by_kind").contains(kind))
       return result.at("parts_ms_by_kind").at(kind);
   file.refuse(fmt::format(
-      "it has no step of {} of the kind '{}'; measure with --optimizer sgd,kfac", optimizer, kind));
+      "it has no step of {} of the kind '{}'; measure with --optimizer sgd,kfac, and more --steps",
+      optimizer, kind));
 }
 
 Phases measured_phases(const json& sgd, const json& kfac) {
@@ -86,9 +87,10 @@ Processor processor_of(const File& file, const Network& network,
   const double planned = network.training_flops * static_cast<double>(network.batch);
   if (std::abs(flops - planned) > kSameFlops * planned)
     file.refuse(fmt::format(
-        "its passes have {:.6g} operations, those of {} with {} samples of a rank {:.6g}; measure "
-        "the same model, --batch, --input and --classes",
-        flops, network.name, network.batch, planned));
+        "it is of {} with {} samples ({:.6g} operations of its passes), planned is {} with {} of a "
+        "rank ({:.6g}); measure the same model, --batch, --input and --classes",
+        all.at("model").get<std::string>(), all.at("batch").get<std::int64_t>(), flops,
+        network.name, network.batch, planned));
   Processor p{.name = all.at("machine").at("processor").get<std::string>()};
   p.products16 = p.products32 = p.products_tf32 =
       1e9 * all.at("roof").at("sgemm_gflops").get<double>();

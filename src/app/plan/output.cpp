@@ -112,20 +112,20 @@ std::string advice_text(const Result& r) {
   if (!r.budget) return {};
   if (!r.advice)
     return fmt::format(
-        "no K-FAC adds at most {:.3g} of the step of SGD on these ranks, even with inverses "
+        "no K-FAC adds at most {:.3g} % to the step of SGD on these ranks, even with inverses "
         "every 10,000 steps; the column 'adds most' names what it waits for\n",
-        *r.budget);
+        100 * *r.budget);
   const Advice& a = *r.advice;
   if (!a.fits)
     return fmt::format(
-        "no K-FAC that adds at most {:.3g} of the step of SGD fits into {}: {} would take {:.3f} "
+        "no K-FAC that adds at most {:.3g} % to the step of SGD fits into {}: {} would take {:.3f} "
         "of SGD, and {} GB\n",
-        *r.budget, capacity(r.cluster.processor), a.strategy.name, a.forecast.to_sgd,
+        100 * *r.budget, capacity(r.cluster.processor), a.strategy.name, a.forecast.to_sgd,
         three_digits(kPerGiga * a.forecast.memory));
   return fmt::format(
-      "at most {:.3g} more than SGD: {}, statistics every {} and inverses every {} steps: "
+      "at most {:.3g} % more than SGD: {}, statistics every {} and inverses every {} steps: "
       "{} ms, {:.3f} of SGD\n",
-      *r.budget, a.strategy.name, a.intervals.statistics, a.intervals.inverses,
+      100 * *r.budget, a.strategy.name, a.intervals.statistics, a.intervals.inverses,
       ms(a.forecast.seconds), a.forecast.to_sgd);
 }
 
@@ -162,8 +162,11 @@ ordered_json json_of(const Link& link) {
 std::string text_of(const Result& r) {
   return head(r) + seconds_table(r) + resources_table(r) + scaling_table(r) + advice_text(r) +
          memory_note(r) + "phases: what is not hidden behind others. These are estimates: " +
-         (r.cluster.processor.measured ? "of one rank each phase was measured, other ranks\n"
-                                       : "rates and their shares are assumed\n") +
+         (r.cluster.processor.measured
+              ? "each phase of one\nrank was measured, with the diagonal blocks of " +
+                    std::to_string(r.cluster.ranks) +
+                    " ranks, and what other ranks add is assumed\n"
+              : "rates and their shares are assumed\n") +
          "(docs/scaling.md), and reading of data, evaluation and the host's own work are not in "
          "them\n";
 }

@@ -34,6 +34,8 @@ json step(const Network& network) {
   const double flops = network.training_flops * kBatch;
   return {
       {"benchmark", "step"},
+      {"model", "lenet-bn"},
+      {"batch", kBatch},
       {"ranks", 1},
       {"precision", "f32"},
       {"machine", {{"processor", "a processor"}}},
