@@ -54,8 +54,9 @@ void TcpTransfers::connect() {
   if (!asked_) {
     std::vector<int> peers;
     for (const Transfer& transfer : transfers_)
-      if (!transfer.complete()) peers.push_back(transfer.peer);
-    wanted_ = group_.missing(std::move(peers));
+      if (!transfer.complete() && !group_.data(transfer.peer).open())
+        peers.push_back(transfer.peer);
+    if (!peers.empty()) wanted_ = group_.missing(std::move(peers));
     asked_ = true;
   }
   if (!wanted_.empty()) wanted_ = group_.reach(std::move(wanted_));
