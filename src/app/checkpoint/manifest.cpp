@@ -1,5 +1,7 @@
 #include "app/checkpoint/manifest.h"
 
+#include <stdexcept>
+
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
@@ -28,8 +30,16 @@ ordered_json content(const Manifest& manifest) {
           {"files", std::move(files)}};
 }
 
+/// A number with a fraction, or beyond the range of T, would become any other.
+template <class T>
+T whole(const ordered_json& json, const char* key) {
+  const ordered_json& value = json.at(key);
+  if (!value.is_number_integer()) throw std::invalid_argument(key);
+  return value.get<T>();
+}
+
 Manifest from_json(const ordered_json& json, const std::string& source) {
-  const auto format = json.at("format").get<std::int64_t>();
+  const auto format = whole<std::int64_t>(json, "format");
   if (format != kManifestFormat)
     throw DataError(fmt::format(
         "[checkpoint] '{}' has format {}, and this program reads format {}; {}", source, format,
@@ -40,11 +50,11 @@ Manifest from_json(const ordered_json& json, const std::string& source) {
               "wrote it, or start it anew"));
   Manifest manifest;
   manifest.library = json.at("library").get<std::string>();
-  manifest.step = json.at("step").get<std::int64_t>();
-  manifest.ranks = json.at("ranks").get<int>();
+  manifest.step = whole<std::int64_t>(json, "step");
+  manifest.ranks = whole<int>(json, "ranks");
   for (const auto& [name, file] : json.at("files").items())
     manifest.files[name] = {
-        file.at("bytes").get<std::uint64_t>(),
+        whole<std::uint64_t>(file, "bytes"),
         static_cast<std::uint32_t>(std::stoul(file.at("crc32c").get<std::string>(), nullptr, 16))};
   return manifest;
 }
