@@ -25,7 +25,7 @@ template <class Plan>
 using Plans = onednn::Plans<Plan, 4>;
 
 /// Whether the processor has bf16 products that are faster than f32 ones: those of AMX. AVX-512's
-/// have no higher rate, and on Intel half of it; oneDNN would emulate missing ones slowly.
+/// have half their rate on the Xeon that was measured; oneDNN would emulate missing ones slowly.
 [[nodiscard]] inline bool has_fast_bf16() {
   const unsigned needed = dnnl_cpu_isa_avx512_core_amx;
   return (unsigned{dnnl_get_effective_cpu_isa()} & needed) == needed;
