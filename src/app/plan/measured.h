@@ -3,6 +3,8 @@
 #include <string>
 #include <vector>
 
+#include "dkfac/kfac/options.h"
+
 #include "app/plan/machine.h"
 #include "app/plan/network.h"
 
