@@ -11,7 +11,9 @@
 #include <gtest/gtest.h>
 
 #include "dkfac/comm/in_process.h"
+#include "dkfac/core/ops.h"
 #include "dkfac/core/random.h"
+#include "dkfac/core/tensor.h"
 #include "dkfac/kfac/preconditioner.h"
 
 #include "support/natural_gradient.h"
@@ -47,13 +49,15 @@ struct SplitCourse {
   std::vector<LinearSpec> layers{std::begin(kSplitLayers), std::end(kSplitLayers)};
   /// Changes a rank's records of a step.
   std::function<void(int step, int layer, std::vector<double>& x)> inputs = {};
+  Device device = Device::cpu();
 };
 
 /// Each rank has two samples of each step of its own; weights follow the preconditioned gradients.
 inline SplitRun run_split(const std::shared_ptr<comm::Communicator>& comm,
                           const kfac::CurvatureOptions& options, const SplitCourse& course = {}) {
   constexpr std::int64_t kSamples = 2;
-  kfac::Preconditioner preconditioner(comm, options);
+  Context ctx(course.device);
+  kfac::Preconditioner preconditioner(comm, options, course.device);
   std::vector<LayerId> ids;
   std::size_t numel = 0;
   for (const LinearSpec& spec : course.layers) {
@@ -72,8 +76,18 @@ inline SplitRun run_split(const std::shared_ptr<comm::Communicator>& comm,
   for (int step = course.from; step < course.to; ++step) {
     Random random(static_cast<std::uint64_t>(1000 * step + comm->rank()));
     std::vector<double> gradient(numel);
+    for (std::size_t i = 0; i < numel; ++i)
+      gradient[i] = run.weights[i] + std::sin(static_cast<double>(i) + step);
+    const TensorView all = view_of(gradient.data(), {std::ssize(gradient)});
+    Tensor there = Tensor::copy_of(ctx, all);
+    std::vector<Tensor> records;
+    const auto upload = [&](std::vector<double>& values, std::int64_t width) {
+      records.push_back(Tensor::copy_of(ctx, view_of(values.data(), {kSamples, width})));
+      ctx.stream().synchronize();
+      return records.back().view();
+    };
     std::vector<kfac::LayerGrad> grads;
-    double* at = gradient.data();
+    std::int64_t at = 0;
     for (std::size_t i = 0; i < ids.size(); ++i) {
       const LinearSpec& spec = course.layers[i];
       std::vector<double> x(static_cast<std::size_t>(kSamples * spec.in)),
@@ -82,17 +96,17 @@ inline SplitRun run_split(const std::shared_ptr<comm::Communicator>& comm,
       for (double& value : dy) value = random.normal();
       if (course.inputs) course.inputs(step, static_cast<int>(i), x);
       if (preconditioner.wants_input(ids[i]))
-        preconditioner.record_input(ids[i], view_of(x.data(), {kSamples, spec.in}));
+        preconditioner.record_input(ids[i], upload(x, spec.in), ctx.stream());
       if (preconditioner.wants_grad_output(ids[i]))
-        preconditioner.record_grad_output(ids[i], view_of(dy.data(), {kSamples, spec.out}));
+        preconditioner.record_grad_output(ids[i], upload(dy, spec.out), ctx.stream());
       const std::int64_t weights = spec.out * spec.in;
-      grads.push_back(
-          {ids[i], view_of(at, {spec.out, spec.in}), view_of(at + weights, {spec.out})});
+      grads.push_back({ids[i], there.view().slice(0, at, weights).reshape({spec.out, spec.in}),
+                       there.view().slice(0, at + weights, spec.out)});
       at += weights + spec.out;
     }
-    for (std::size_t i = 0; i < numel; ++i)
-      gradient[i] = run.weights[i] + std::sin(static_cast<double>(i) + step);
-    run.reports.push_back(preconditioner.step(grads));
+    run.reports.push_back(preconditioner.step(grads, ctx.stream()));
+    ops::copy(ctx, there, all);
+    ctx.stream().synchronize();
     for (std::size_t i = 0; i < numel; ++i) run.weights[i] -= 0.1 * gradient[i];
   }
   Saver saver;

@@ -195,7 +195,7 @@ struct DKFAC_API DistributionOptions {
   /// effect on one rank, and with InverseMethod::ekfac, whose second moments belong to both bases.
   bool split_factors = false;
   /// Lets 2, 4 or 8 ranks invert a wide factor together, where one has more work with it than a
-  /// rank on average (docs/distribution.md, "A factor on several ranks"). On the host, with
+  /// rank on average (docs/distribution.md, "A factor on several ranks"). With
   /// InverseMethod::cholesky; groups of a convolution, diagonal blocks, rows and diagonals stay
   /// with one rank. The bits of such an inverse depend on the number of its ranks.
   bool split_wide = false;

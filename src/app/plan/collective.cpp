@@ -65,7 +65,10 @@ Transfer& Transfer::operator+=(const Transfer& other) {
 }
 
 double seconds(const Transfer& t, const Cluster& c) {
-  return std::max(t.inner / c.inner.bytes_per_s, t.outer / c.outer.bytes_per_s) + t.latency;
+  const auto over = [](double bytes, const Link& link) {  // One rank alone has no links.
+    return bytes > 0 ? bytes / link.bytes_per_s : 0;
+  };
+  return std::max(over(t.inner, c.inner), over(t.outer, c.outer)) + t.latency;
 }
 
 Transfer to_owners(double bytes, double largest, const Cluster& c) {

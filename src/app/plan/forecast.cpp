@@ -109,13 +109,13 @@ Forecast forecast(const Network& network, const Cluster& cluster, const Strategy
               .kfac = strategy.type == optim::OptimizerType::kfac,
               .statistics = kind.statistics,
               .micro_batches = micro_batches};
-    step.rebuild = rebuild_seconds(o, cluster.ranks, p, kind.rebuild);
+    step.rebuild = rebuild_work(o, cluster, kind.rebuild);
     step.rebuilt = kind.rebuild.any && kind.rebuild.offset < 0 ? 1.0
                    : kind.rebuild.any ? 1.0 / strategy.curvature.refresh.inverse_interval
                                       : 0.0;
     if (adaptive) {
       step.statistics = step.rebuilt = strategy.refreshed;
-      step.rebuild = adaptive_rebuild_seconds(o, cluster.ranks, p, strategy.refreshed);
+      step.rebuild = adaptive_rebuild_work(o, cluster, strategy.refreshed);
     }
     const StepTasks made = tasks_of(step);
     const Timeline line = simulate(made.tasks);

@@ -1,7 +1,7 @@
 #include "app/plan/owners.h"
 
 #include <algorithm>
-#include <numeric>
+#include <functional>
 
 #include "comm/collective/worker_grid.h"
 #include "core/shared/index.h"
@@ -11,17 +11,87 @@ namespace dkfac::app::planning {
 
 namespace {
 
-/// Inversions of one rank: their sum, and the longest.
+/// Seconds of an inversion that is not one of many.
+double seconds_of_one(double flops, const Processor& p) {
+  return flops / (p.cholesky_one * p.products32);
+}
+
+/// Inversions of one rank.
 struct Inversions {
-  double sum = 0, longest = 0;
-  void add(double flops) {
-    sum += flops;
-    longest = std::max(longest, flops);
+  double sum = 0, longest = 0;  ///< Operations of those that it does alone.
+  RebuildWork together;         ///< Of those with other ranks, one after the other.
+  [[nodiscard]] double seconds(const Processor& p) const {
+    return std::max(sum / (p.cholesky * p.products32), seconds_of_one(longest, p));
+  }
+  [[nodiscard]] RebuildWork work(const Processor& p) const {
+    return {seconds(p) + together.seconds, together.exchange};
   }
 };
 
-double seconds_of(const Inversions& i, const Processor& p) {
-  return std::max(i.sum / (p.cholesky * p.products32), i.longest / (p.cholesky_one * p.products32));
+double seconds_of(const RebuildWork& work, const Cluster& c) {
+  return work.seconds + seconds(work.exchange, c);
+}
+void add(RebuildWork& to, const RebuildWork& work, double weight) {
+  to.seconds += weight * work.seconds;
+  const Transfer& t = work.exchange;
+  to.exchange += {weight * t.inner, weight * t.outer, weight * t.latency};
+}
+
+/// What each of `ranks` consecutive ranks does to invert a factor.
+RebuildWork shared_work(double flops, const kfac::SharedInversion& shared, int ranks,
+                        double element, const Cluster& c) {
+  RebuildWork work{.seconds = seconds_of_one(shared.part * flops, c.processor)};
+  if (ranks == 1) return work;
+  Cluster group = c;
+  group.ranks = ranks;
+  group.per_node = std::min(c.per_node, ranks);
+  const double bytes = element * shared.columns;
+  work.exchange = to_owners(bytes, bytes, group);
+  work.exchange.latency *= static_cast<double>(shared.blocks);
+  work.exchange += message(element * shared.root, group);
+  return work;
+}
+
+/// Calls f(rank) for the ranks that invert a factor together.
+template <class F>
+void for_group(int owner, int together, int ranks, F&& f) {
+  const int first = owner - owner % together;
+  for (int r = first; r < std::min(first + together, ranks); ++r) f(r);
+}
+
+/// A factor that is rebuilt.
+struct DueFactor {
+  double flops = 0;
+  int owner = 0, ranks = 1;
+  RebuildWork work;
+};
+std::vector<DueFactor> due_factors(const Ownership& o, const Cluster& c, Rebuild due) {
+  const auto element = static_cast<double>(size_of(o.options.dtype));
+  std::vector<DueFactor> all;
+  const auto add = [&](const kfac::FactorWork& work, int owner, int ranks,
+                       const kfac::SharedInversion& shared) {
+    all.push_back({work.invert, owner, ranks, shared_work(work.invert, shared, ranks, element, c)});
+  };
+  for (std::size_t i = 0; i < o.work.size(); ++i) {
+    if (due.offset >= 0 && o.offsets[i] != due.offset) continue;
+    const kfac::LayerOwners& at = o.owners[i];
+    add(o.work[i].a, at.a, at.ranks_a, o.shared[i].a);
+    add(o.work[i].g, at.g, at.ranks_g, o.shared[i].g);
+  }
+  return all;
+}
+
+std::vector<Inversions> inversions_of(const std::vector<DueFactor>& factors, int ranks) {
+  std::vector<Inversions> all(index_of(ranks));
+  for (const DueFactor& factor : factors) {
+    for_group(factor.owner, factor.ranks, ranks, [&](int r) {
+      Inversions& rank = all[index_of(r)];
+      if (factor.ranks > 1) return add(rank.together, factor.work, 1);
+      rank.sum += factor.flops;
+      rank.longest = std::max(rank.longest, factor.flops);
+    });
+  }
+  return all;
 }
 
 std::vector<kfac::LayerLoad> muon_loads(const Network& network, DType dtype) {
@@ -43,6 +113,7 @@ void own_muon(const Network& network, int ranks, Ownership& o) {
 
 void own_kfac(const Network& network, int ranks, Device device, Ownership& o) {
   o.owners = kfac::counted_owners(network.specs, o.options, ranks, device);
+  o.shared = kfac::shared_inversions(network.specs, o.owners, o.options, device);
   for (const kfac::CurvatureWork& work : o.work) o.direction.push_back(work.a.apply + work.g.apply);
   o.workers = comm::workers_of(o.options.distribution.grad_worker_fraction, ranks);
   if (o.options.refresh.stagger_inverses)
@@ -87,41 +158,34 @@ Ownership ownership_of(const Network& network, const Strategy& strategy, int ran
   return o;
 }
 
-double rebuild_seconds(const Ownership& o, int ranks, const Processor& p, Rebuild due) {
-  if (!due.any) return 0;
-  std::vector<Inversions> all(index_of(ranks));
-  for (std::size_t i = 0; i < o.work.size(); ++i) {
-    if (due.offset >= 0 && o.offsets[i] != due.offset) continue;
-    all[index_of(o.owners[i].a)].add(o.work[i].a.invert);
-    all[index_of(o.owners[i].g)].add(o.work[i].g.invert);
-  }
-  double most = 0;
-  for (const Inversions& one : all) most = std::max(most, seconds_of(one, p));
+RebuildWork rebuild_work(const Ownership& o, const Cluster& c, Rebuild due) {
+  RebuildWork most;
+  if (!due.any) return most;
+  for (const Inversions& one : inversions_of(due_factors(o, c, due), c.ranks))
+    most = std::ranges::max(most, one.work(c.processor), {},
+                            [&](const RebuildWork& work) { return seconds_of(work, c); });
   return most;
 }
 
-double adaptive_rebuild_seconds(const Ownership& o, int ranks, const Processor& p,
-                                double refreshed) {
+RebuildWork adaptive_rebuild_work(const Ownership& o, const Cluster& c, double refreshed) {
   // The longest of the factors that are due, each with probability `refreshed`; not less than the
   // busiest rank's mean.
-  std::vector<double> factors;
-  for (const kfac::CurvatureWork& work : o.work)
-    for (const double flops : {work.a.invert, work.g.invert})
-      factors.push_back(flops / (p.cholesky_one * p.products32));
-  std::ranges::sort(factors, std::greater<>());
-  double longest = 0, none = 1;
-  for (const double seconds : factors) {
-    longest += seconds * refreshed * none;
+  const auto length = [&](const RebuildWork& work) { return seconds_of(work, c); };
+  std::vector<DueFactor> factors = due_factors(o, c, {.any = true});
+  RebuildWork mean, longest;
+  for (const Inversions& one : inversions_of(factors, c.ranks)) {
+    RebuildWork work;
+    add(work, one.work(c.processor), refreshed);
+    mean = std::ranges::max(mean, work, {}, length);
+  }
+  std::ranges::sort(factors, std::ranges::greater{},
+                    [&](const DueFactor& factor) { return length(factor.work); });
+  double none = 1;
+  for (const DueFactor& factor : factors) {
+    add(longest, factor.work, refreshed * none);
     none *= 1 - refreshed;
   }
-  std::vector<Inversions> all(index_of(ranks));
-  for (std::size_t i = 0; i < o.work.size(); ++i) {
-    all[index_of(o.owners[i].a)].sum += o.work[i].a.invert;
-    all[index_of(o.owners[i].g)].sum += o.work[i].g.invert;
-  }
-  double mean = 0;
-  for (const Inversions& one : all) mean = std::max(mean, refreshed * seconds_of(one, p));
-  return std::max(longest, mean);
+  return std::ranges::max(longest, mean, {}, length);
 }
 
 double direction_seconds(const Ownership& o, const Processor& p) {
@@ -144,12 +208,19 @@ double updated_elements(const Network& network, const Ownership& o, int ranks) {
 double balance(const Ownership& o, int ranks) {
   if (o.direction.empty()) return 1;
   std::vector<double> ranks_work(index_of(ranks));
+  double sum = 0;
+  const auto invert = [&](double flops, double part, int owner, int together) {
+    sum += flops;
+    for_group(owner, together, ranks, [&](int r) { ranks_work[index_of(r)] += part * flops; });
+  };
   for (std::size_t i = 0; i < o.work.size(); ++i) {
-    ranks_work[index_of(o.owners[i].layer)] += o.direction[i];
-    ranks_work[index_of(o.owners[i].a)] += o.work[i].a.invert;
-    ranks_work[index_of(o.owners[i].g)] += o.work[i].g.invert;
+    const kfac::LayerOwners& at = o.owners[i];
+    const kfac::SharedInversions shared = o.shared.empty() ? kfac::SharedInversions{} : o.shared[i];
+    ranks_work[index_of(at.layer)] += o.direction[i];
+    sum += o.direction[i];
+    invert(o.work[i].a.invert, shared.a.part, at.a, at.ranks_a);
+    invert(o.work[i].g.invert, shared.g.part, at.g, at.ranks_g);
   }
-  const double sum = std::accumulate(ranks_work.begin(), ranks_work.end(), 0.0);
   return sum > 0 ? *std::ranges::max_element(ranks_work) * ranks / sum : 1;
 }
 

@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "app/plan/collective.h"
 #include "app/plan/network.h"
 #include "app/plan/strategy.h"
 #include "kfac/shared/curvature_work.h"
@@ -14,6 +15,7 @@ struct Ownership {
   kfac::CurvatureOptions options;  ///< with_block_width()
   std::vector<kfac::CurvatureWork> work = {};
   std::vector<kfac::LayerOwners> owners = {};
+  std::vector<kfac::SharedInversions> shared = {};  ///< Of K-FAC.
   std::vector<double> direction = {};  ///< FLOP of the direction of each layer, at its owner.
   std::vector<int> offsets = {};       ///< With stagger_inverses.
   int workers = 1, columns = 1;
@@ -31,17 +33,22 @@ struct Rebuild {
   bool any = false;
   int offset = -1;  ///< -1: all.
 };
-/// Seconds of rebuilding the inverses that are due on the rank with the most, and of those that one
-/// step of the adaptive rule rebuilds on average.
-[[nodiscard]] double rebuild_seconds(const Ownership& o, int ranks, const Processor& processor,
-                                     Rebuild due);
-[[nodiscard]] double adaptive_rebuild_seconds(const Ownership& o, int ranks,
-                                              const Processor& processor, double refreshed);
+/// What a rank does to rebuild inverses.
+struct RebuildWork {
+  double seconds = 0;
+  Transfer exchange = {};  ///< With the ranks that invert a factor together.
+};
+/// Of the inverses that are due, on the rank that takes longest, and of those that one step of the
+/// adaptive rule rebuilds on average.
+[[nodiscard]] RebuildWork rebuild_work(const Ownership& o, const Cluster& cluster, Rebuild due);
+[[nodiscard]] RebuildWork adaptive_rebuild_work(const Ownership& o, const Cluster& cluster,
+                                                double refreshed);
 /// Seconds of the directions on the rank with the most.
 [[nodiscard]] double direction_seconds(const Ownership& o, const Processor& processor);
 /// Elements of parameters that the rank with the most updates.
 [[nodiscard]] double updated_elements(const Network& network, const Ownership& o, int ranks);
-/// Largest over mean of the counted work of a rank, at one rebuild a step; 1 without owners.
+/// Largest over mean of the counted work of a rank, at one rebuild a step, the mean that of factors
+/// which one rank inverts; 1 without owners.
 [[nodiscard]] double balance(const Ownership& o, int ranks);
 
 }  // namespace dkfac::app::planning

@@ -52,6 +52,12 @@ class Builder {
     out_.tasks.push_back({Lane::links, phase, time, filled});
   }
 
+  /// What computes goes on behind the transfer.
+  void wait_for(Phase phase, const Transfer& transfer) {
+    send(phase, transfer);
+    if (last() >= 0 && out_.tasks.back().lane == Lane::links) compute(phase, 0, last());
+  }
+
   void pass(bool last_pass) {
     const auto& layers = s_.network.layers;
     for (std::size_t i = 0; i < layers.size(); ++i) {
@@ -135,14 +141,14 @@ class Builder {
       averaged += 3 * element * static_cast<double>(work.a.statistic + work.g.statistic);
     compute(Phase::statistics, s_.statistics * averaged / s_.cluster.ranks / p.copy,
             sent ? last() : -1);
-    compute(Phase::inverses, s_.rebuild);
+    compute(Phase::inverses, s_.rebuild.seconds);
+    wait_for(Phase::inverses, s_.rebuild.exchange);
     const Gathers g = gathers(s_.network, o, s_.cluster.ranks);
     if (s_.rebuilt > 0) {
       Transfer shared = to_owners(s_.rebuilt * g.inverses, s_.rebuilt * g.largest_inverses,
                                   column_of(s_.cluster, o.workers));
       shared += message(s_.rebuilt * g.message, s_.cluster);
-      send(Phase::gather, shared);
-      compute(Phase::gather, 0, out_.tasks.back().lane == Lane::links ? last() : -1);
+      wait_for(Phase::gather, shared);
     }
     compute(Phase::precondition, direction_seconds(o, p));
     // Gradient read, weights and states read and written.

@@ -14,12 +14,12 @@ struct Step {
   const Network& network;
   const Cluster& cluster;
   const Ownership& ownership;
-  int states = 1;         ///< Of the optimizer, per parameter.
-  bool kfac = false;      ///< Whether its update is K-FAC's.
-  double statistics = 0;  ///< Part of the statistics that is refreshed.
-  double rebuild = 0;     ///< Seconds of the inversions of the busiest rank.
-  double rebuilt = 0;     ///< Part of the inverses that travel.
-  int micro_batches = 1;  ///< Passes of a rank.
+  int states = 1;            ///< Of the optimizer, per parameter.
+  bool kfac = false;         ///< Whether its update is K-FAC's.
+  double statistics = 0;     ///< Part of the statistics that is refreshed.
+  RebuildWork rebuild = {};  ///< Of the busiest rank.
+  double rebuilt = 0;        ///< Part of the inverses that travel.
+  int micro_batches = 1;     ///< Passes of a rank.
 };
 
 struct StepTasks {

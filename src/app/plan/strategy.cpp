@@ -37,6 +37,10 @@ std::vector<Strategy> strategies(const kfac::CurvatureOptions& base, Intervals i
   all.back().curvature.refresh.stagger_inverses = true;
   all.push_back(at(base, intervals, "kfac" + steps + " split factors"));
   all.back().curvature.distribution.split_factors = true;
+  if (ranks > 1 && base.inverse.method == kfac::InverseMethod::cholesky) {
+    all.push_back(at(base, intervals, "kfac" + steps + " split wide"));
+    all.back().curvature.distribution.split_wide = true;
+  }
   if (base.inverse.method != kfac::InverseMethod::ekfac) {
     all.push_back(at(base, intervals, "kfac" + steps + " local statistics"));
     all.back().curvature.distribution.local_statistics = true;

@@ -29,8 +29,9 @@ struct Intervals {
 };
 
 /// sgd, lars, adamw, muon, and K-FAC: every step, at intervals, staggered, with split factors, with
-/// statistics of the owners' samples, with the ranks of a node as workers, as rows of few samples,
-/// and by the adaptive rule. `base` has all that these do not set.
+/// wide ones inverted by several ranks, with statistics of the owners' samples, with the ranks of a
+/// node as workers, as rows of few samples, and by the adaptive rule. `base` has all that these do
+/// not set.
 [[nodiscard]] std::vector<Strategy> strategies(const kfac::CurvatureOptions& base,
                                                Intervals intervals, int ranks, int per_node,
                                                double refreshed = kRefreshedPart);

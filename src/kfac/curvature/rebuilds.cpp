@@ -144,7 +144,7 @@ void Rebuilds::rebuild_here(StepReport& report) {
       add_refresh_tasks(layers_.ctx, layers_.options, block.curvature(), due, tasks_);
   }
   rebuild_step_ = report.step;
-  report.bytes += wide_->run(tasks_);
+  report.bytes += wide_->run(workers_, tasks_);
   add_outcomes(delays() ? workers_.start(tasks_) : workers_.run(tasks_), report);
   // Failed inversions must be repaired before other ranks receive them, before the next gradients
   // are projected on eigenvectors, and before a layer counts as having an inverse.

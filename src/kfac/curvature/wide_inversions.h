@@ -12,20 +12,16 @@
 
 namespace dkfac::kfac {
 
-/// Inversions of wide factors by several ranks together (DistributionOptions::split_wide). On the
-/// host.
+/// Inversions of wide factors by several ranks together (DistributionOptions::split_wide).
 class WideInversions {
  public:
   /// The table's statistics have owners. Makes the groups of ranks; collective.
   explicit WideInversions(LayerTable& layers);
-  /// Inverts what is due and this rank takes part in; all ranks call it. Of this rank's rebuilds
-  /// `tasks`, those that are done are `written`; where an inversion fails, its rebuild is left to
-  /// this rank alone. Returns the bytes passed to collectives.
-  std::uint64_t run(std::span<RefreshTask> tasks);
+  /// Inverts what is due and this rank takes part in, and offers the inverses of this rank's
+  /// rebuilds `tasks` to the workers; all ranks call it. Returns the bytes passed to collectives.
+  std::uint64_t run(RefreshWorkers& workers, std::span<RefreshTask> tasks);
 
  private:
-  /// task: of the rank that averages the factor, where it has one.
-  void invert(const Statistic& s, RefreshTask* task);
   [[nodiscard]] std::uint64_t bytes() const;
 
   LayerTable& layers_;

@@ -3,7 +3,10 @@
 #include "comm/collective/worker_grid.h"
 #include "kfac/distribution/memory_need.h"
 #include "kfac/distribution/plan_owners.h"
+#include "kfac/distribution/split_plan.h"
 #include "kfac/inverse/factor_plan.h"
+#include "kfac/inverse/split_columns.h"
+#include "kfac/inverse/split_inverse.h"
 #include "kfac/inverse/statistic_size.h"
 #include "kfac/schedule/stagger.h"
 
@@ -25,6 +28,18 @@ FactorWork work_of(const LayerSpec& spec, const StatisticPlan& plan, double samp
   return work;
 }
 
+SharedInversion shared_inversion(const FactorPlan& plan, int ranks) {
+  if (ranks == 1) return {};
+  const bool factored = plan.form == FactorForm::cholesky;
+  SharedInversion shared{.part = split_part(plan, ranks)};
+  for_columns(plan.dim, ranks, [&](const ColumnBlock& block) {
+    shared.columns += static_cast<double>(block.numel());
+    ++shared.blocks;
+  });
+  shared.root = split_numel(plan.dim, ranks, factored) - shared.columns;
+  return shared;
+}
+
 }  // namespace
 
 CurvatureWork curvature_work(const LayerSpec& spec, const CurvatureOptions& options, double samples,
@@ -44,6 +59,17 @@ std::vector<LayerOwners> counted_owners(std::span<const LayerSpec> specs,
   CurvatureOptions counted = options;
   counted.distribution.calibrate = false;
   return plan_owners(specs, counted, {}, ranks, device);
+}
+
+std::vector<SharedInversions> shared_inversions(std::span<const LayerSpec> specs,
+                                                std::span<const LayerOwners> owners,
+                                                const CurvatureOptions& options, Device device) {
+  std::vector<SharedInversions> all(specs.size());
+  for (std::size_t i = 0; i < specs.size(); ++i)
+    if (has_factors(specs[i]))
+      all[i] = {shared_inversion(plan_a(specs[i], options, device), owners[i].ranks_a),
+                shared_inversion(plan_g(specs[i], options, device), owners[i].ranks_g)};
+  return all;
 }
 
 std::vector<double> curvature_need(std::span<const std::string> names,

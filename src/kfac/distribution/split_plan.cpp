@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "dkfac/core/error.h"
-
 #include "kfac/inverse/split_inverse.h"
 
 namespace dkfac::kfac {
@@ -56,9 +54,6 @@ std::vector<FactorLoads> shared_loads(std::vector<FactorLoads> loads,
                                       const CurvatureOptions& options, int world_size,
                                       Device device) {
   if (!options.distribution.split_wide) return loads;
-  DKFAC_CHECK(!device.is_cuda(),
-              "[curvature options] distribution.split_wide is set, and several ranks invert a "
-              "factor together on the host alone; leave it out on a device");
   std::vector<FactorLoads> counted;
   double mean = 0;
   for (const LayerSpec& spec : specs) {

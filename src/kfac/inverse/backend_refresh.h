@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
@@ -17,6 +18,9 @@ DKFAC_KERNEL(void, request_relative, const RequestRelative& request);
 /// on side streams and leaves the tasks' stages in `state`; join_rebuilds() follows.
 DKFAC_KERNEL(void, rebuild_all, RefreshState& state, std::span<RefreshTask> tasks,
              std::int64_t wide);
+/// RefreshWorkers::offer().
+DKFAC_KERNEL(void, store_offered, RefreshState& state, std::span<RefreshTask> tasks,
+             std::size_t task, ConstTensorView inverse);
 
 namespace cuda {
 

@@ -17,4 +17,9 @@ DKFAC_KERNEL(void, scale_vectors, ConstTensorView q, ConstTensorView w, double s
 /// rounding, that is by 16 d eps times the largest. Synchronizes with a device.
 DKFAC_KERNEL(bool, clip_eigenvalues, TensorView values);
 
+/// Adds damping[0] (f64) to the diagonal of x[n,n], which may have gaps between rows.
+DKFAC_KERNEL(void, add_damping, ConstTensorView damping, TensorView x);
+/// Sets the diagonal of x[n,n] to NaN where info[0] (i32) is not 0.
+DKFAC_KERNEL(void, fail_where, ConstTensorView info, TensorView x);
+
 }  // namespace dkfac::kfac

@@ -112,6 +112,11 @@ void add_refresh_tasks(Context& ctx, const CurvatureOptions& options, LayerCurva
   if (g) tasks.push_back({&layer, &layer.g});
 }
 
+void RefreshWorkers::offer(std::span<RefreshTask> tasks, std::size_t task,
+                           ConstTensorView inverse) {
+  kernels::store_offered(ctx_, state_, tasks, task, inverse);
+}
+
 std::span<const RefreshTask> RefreshWorkers::run(std::span<RefreshTask> tasks, std::int64_t wide) {
   const std::span<const RefreshTask> finished = start(tasks, wide);
   join();

@@ -20,9 +20,10 @@ struct RefreshTask {
   LayerCurvature* layer = nullptr;
   Factor* factor = nullptr;                 ///< A factor of the layer.
   InverseStage stage = InverseStage::kept;  ///< Result: the worst stage of the groups.
-  /// Result: a group has a new inverse. Where it is set before, the factor has been inverted, with
-  /// other ranks, and nothing is left to rebuild; on the host.
-  bool written = false;
+  bool written = false;                     ///< Result: a group has a new inverse.
+  /// RefreshWorkers::offer() has stored an inverse, and nothing is left to rebuild; on a device,
+  /// the stage there tells whether it has.
+  bool offered = false;
 };
 
 /// Which factors of a layer to rebuild.
@@ -69,6 +70,10 @@ class RefreshWorkers {
   explicit RefreshWorkers(Context& ctx, Priority priority = Priority::normal) : ctx_(ctx) {
     state_.priority = priority;
   }
+  /// Offers what the form of a task's only group stores, as made with other ranks: it is stored if
+  /// it passes the check of any inverse. Before run(), with the same tasks, which then rebuilds the
+  /// others; on a device collect() rebuilds those whose offer has failed.
+  void offer(std::span<RefreshTask> tasks, std::size_t task, ConstTensorView inverse);
   /// Rebuilds inverses (robust_inverse.h) and updates `valid`, `stale` and `failures` of each
   /// factor; resets EKFAC scales whose eigenvectors are replaced. Results do not depend on the
   /// number of threads, unless the factorised matrix is wider than `wide`. Returns the finished

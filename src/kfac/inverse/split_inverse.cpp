@@ -1,14 +1,11 @@
 #include "kfac/inverse/split_inverse.h"
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
 #include <vector>
 
-#include "dkfac/core/error.h"
 #include "dkfac/core/ops.h"
 
-#include "core/shared/host.h"
+#include "core/shared/exact_products.h"
 #include "core/shared/index.h"
 #include "kfac/inverse/backend_robust_inverse.h"
 #include "kfac/inverse/split_columns.h"
@@ -17,8 +14,6 @@ namespace dkfac::kfac {
 namespace {
 
 using ops::Trans;
-
-constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 std::vector<ColumnBlock> blocks_of(std::int64_t d, int ranks) {
   std::vector<ColumnBlock> blocks;
@@ -44,6 +39,7 @@ class SplitInversion {
  public:
   SplitInversion(Context& ctx, comm::Communicator& group, int root, const SplitMatrix& m)
       : ctx_(ctx),
+        exact_(ctx),
         group_(group),
         root_(root),
         m_(m),
@@ -53,15 +49,17 @@ class SplitInversion {
     const ColumnBlock& last = blocks_.back();
     triangle_ = scratch_.take({last.start + last.numel()}, m.dtype);
     const std::int64_t width = blocks_.front().width;
-    square_ = scratch_.take({width, width}, m.dtype);
+    diagonal_ = scratch_.take({width * width}, m.dtype);
     own_ = scratch_.take({m.dim, std::max(width, columns_here())}, m.dtype);
   }
 
   /// Sends each rank its columns; `out` is scratch.
   void distribute(TensorView out) {
-    if (here() == root_) {
+    if (here() == root_ && m_.average.empty()) {
+      ops::fill(ctx_, out, 0);
+    } else if (here() == root_) {
       ops::unpack_lower(ctx_, m_.average, out, ops::Upper::untouched);
-      ops::add_diagonal(ctx_, out, m_.shift);
+      kernels::add_damping(ctx_, m_.damping, out);
     }
     for_messages(root_, true, [&](const ColumnBlock& b, TensorView piece, bool sent) {
       if (sent)
@@ -74,14 +72,13 @@ class SplitInversion {
       if (b.rank == root_) ops::copy(ctx_, of(out, b), column(b));
   }
 
-  /// Factorises: afterwards every rank has the blocked L. False on all ranks where a leading minor
-  /// is not positive definite.
-  [[nodiscard]] bool factorise() {
+  /// Factorises: afterwards every rank has the blocked L, with NaN from the first leading minor on
+  /// that is not positive definite.
+  void factorise() {
     for (const ColumnBlock& b : blocks_) {
       const TensorView panel = column(b);
       if (b.rank == here()) factorise(b, panel);
       group_.broadcast(panel, b.rank, ctx_.stream(), "columns of a factor");
-      if (!is_factored(panel)) return false;
       for (const ColumnBlock& after : blocks_) {
         if (after.rank != here() || after.first <= b.first) continue;
         const ConstTensorView left = panel.slice(0, after.first - b.first, after.rows());
@@ -89,7 +86,6 @@ class SplitInversion {
                   column(after));
       }
     }
-    return true;
   }
 
   void write_factor(TensorView out) const {
@@ -162,29 +158,22 @@ class SplitInversion {
 
   /// Replaces the diagonal block by the inverse of its Cholesky factor, and multiplies the rest.
   void factorise(const ColumnBlock& b, TensorView panel) {
-    const TensorView l = square_.slice(0, 0, b.width).slice(1, 0, b.width),
+    Scratch scratch(ctx_);
+    const TensorView info = scratch.take({1}, DType::i32),
+                     one = scratch.take({b.width, b.width}, m_.dtype),
+                     l = diagonal_.slice(0, 0, b.width * b.width).reshape({b.width, b.width}),
                      diagonal = panel.slice(0, 0, b.width);
     ops::copy(ctx_, diagonal, l);
-    std::int32_t info = 0;
-    ops::potrf(ctx_, l, view_of(&info, {1}));
-    if (info != 0) return ops::fill(ctx_, panel, kNaN);
-    Scratch scratch(ctx_);
-    const TensorView one = scratch.take({b.width, b.width}, m_.dtype);
+    ops::potrf(ctx_, l, info);
     ops::fill(ctx_, one, 0);
     ops::add_diagonal(ctx_, one, 1);
     kernels::solve_rows(ctx_, l, one, diagonal);
+    kernels::fail_where(ctx_, info, diagonal);
     if (b.below() == 0) return;
     const TensorView below = panel.slice(0, b.width, b.below()),
                      copy = scratch.take({b.below(), b.width}, m_.dtype);
     ops::copy(ctx_, below, copy);
     ops::gemm(ctx_, Trans::no, Trans::yes, 1, copy, diagonal, 0, below);
-  }
-  /// The first element is 1/L(0,0), or NaN.
-  [[nodiscard]] bool is_factored(TensorView panel) const {
-    double first = 0;
-    with_real("split inverse", panel.dtype(),
-              [&](auto zero) { first = static_cast<double>(*panel.data<decltype(zero)>()); });
-    return std::isfinite(first) && first > 0;
   }
   /// Multiplies the first columns of a block of rows by the diagonal block of L^-1; returns them.
   TensorView multiply_diagonal(const ColumnBlock& b, Trans trans, std::int64_t columns) {
@@ -234,6 +223,7 @@ class SplitInversion {
   }
 
   Context& ctx_;
+  ExactProducts exact_;  ///< Rounding to TF32 could exceed a small damping.
   comm::Communicator& group_;
   int root_;
   SplitMatrix m_;
@@ -241,7 +231,7 @@ class SplitInversion {
   Shares shares_;
   Scratch scratch_;
   TensorView triangle_;  ///< Blocks of columns, one after the other.
-  TensorView square_, own_;
+  TensorView diagonal_, own_;
 };
 
 double factorise_flops(const ColumnBlock& b) {
@@ -251,19 +241,14 @@ double factorise_flops(const ColumnBlock& b) {
 
 }  // namespace
 
-bool invert_split(Context& ctx, comm::Communicator& group, int root, const SplitMatrix& m,
+void invert_split(Context& ctx, comm::Communicator& group, int root, const SplitMatrix& m,
                   TensorView out) {
-  require_host("split inverse", ctx.device());
   SplitInversion inversion(ctx, group, root, m);
   inversion.distribute(out);
-  if (!inversion.factorise()) return false;
-  if (m.factored) {
-    inversion.write_factor(out);
-    return true;
-  }
+  inversion.factorise();
+  if (m.factored) return inversion.write_factor(out);
   inversion.invert();
   inversion.collect(out);
-  return true;
 }
 
 double split_flops(std::int64_t d, int ranks, bool factored) {

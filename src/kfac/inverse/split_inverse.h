@@ -7,26 +7,28 @@
 #include "dkfac/core/tensor_view.h"
 
 /// Inversion of one damped factor by several ranks (docs/distribution.md, "A factor on several
-/// ranks"). Blocks of columns belong to the ranks in turn. On the host.
+/// ranks"). Blocks of columns belong to the ranks in turn.
 namespace dkfac::kfac {
 
-/// The matrix M + shift*I and what is made of it.
+/// The matrix M + damping*I and what is made of it.
 struct SplitMatrix {
   std::int64_t dim = 0;
   DType dtype = DType::f32;
-  /// Whether the blocked Cholesky factor is the result (block_triangular.h), not the inverse.
+  /// Whether the blocked Cholesky factor is the result (block_triangular.h), not the inverse; on
+  /// the host.
   bool factored = false;
   // On the root alone.
-  ConstTensorView average = {};  ///< Packed triangle.
-  double shift = 0;
+  /// Packed triangle M. Empty: the root has nothing to invert, which the others do not know.
+  ConstTensorView average = {};
+  ConstTensorView damping = {};  ///< f64[1], rounded to `dtype` where it is added.
 };
 
 /// Inverts together; collective in the group. Writes on `root` to out[d,d] what FactorForm::inverse
-/// or FactorForm::cholesky stores; it is unspecified there without success. Returns on every rank,
-/// and alike, whether the damped matrix is positive definite. The same operations in the same order
-/// on every run, so the bits depend on the number of ranks alone.
-[[nodiscard]] bool invert_split(Context& ctx, comm::Communicator& group, int root,
-                                const SplitMatrix& m, TensorView out);
+/// or FactorForm::cholesky stores; where the damped matrix is not positive definite, the result has
+/// a NaN on its diagonal. Neither the host nor a rank looks at numbers on the way: the same
+/// operations in the same order on every run, so the bits depend on the number of ranks alone.
+void invert_split(Context& ctx, comm::Communicator& group, int root, const SplitMatrix& m,
+                  TensorView out);
 
 /// Floating-point operations on the critical path of invert_split(): what the rank that is waited
 /// for computes between two exchanges. Of the inverse, d^3 on one rank.

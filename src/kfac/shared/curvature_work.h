@@ -34,6 +34,22 @@ struct CurvatureWork {
 [[nodiscard]] std::vector<LayerOwners> counted_owners(std::span<const LayerSpec> specs,
                                                       const CurvatureOptions& options, int ranks,
                                                       Device device);
+/// What is left to each of the ranks that invert a factor together (docs/distribution.md, "A factor
+/// on several ranks").
+struct SharedInversion {
+  double part = 1;          ///< Of FactorWork::invert, of the rank that is waited for.
+  double columns = 0;       ///< Elements that are broadcast, one block of columns after the other.
+  std::int64_t blocks = 0;  ///< Of columns.
+  double root = 0;  ///< Elements that the rank which averages the factor sends, or receives.
+};
+struct SharedInversions {
+  SharedInversion a, g;
+};
+/// Of each layer, for its owners.
+[[nodiscard]] std::vector<SharedInversions> shared_inversions(std::span<const LayerSpec> specs,
+                                                              std::span<const LayerOwners> owners,
+                                                              const CurvatureOptions& options,
+                                                              Device device);
 /// Bytes of curvature that each rank needs at least, as prepare() compares them with what there is.
 [[nodiscard]] std::vector<double> curvature_need(std::span<const std::string> names,
                                                  std::span<const LayerSpec> specs,

@@ -190,7 +190,7 @@ TEST(SplitWide, ContinuesFromAStateOfEitherPlan) {
 }
 
 /// What split_wide adds to the bytes of a step of a rank that rebuilds A of 641:
-/// docs/distribution.md, "Bytes". The owner is rank 0.
+/// docs/distribution.md, "Bytes"; rank 0 averages it.
 std::uint64_t added_bytes(int rank, bool factored) {
   std::int64_t all = 0, own = 0;
   kfac::for_columns(641, 2, [&](const kfac::ColumnBlock& b) {
@@ -198,7 +198,7 @@ std::uint64_t added_bytes(int rank, bool factored) {
     own += b.rank == rank ? b.numel() : 0;
   });
   const std::int64_t exchanged = rank == 0 ? all - own : own;
-  return static_cast<std::uint64_t>(8 * (1 + all + (factored ? 1 : 2) * exchanged));
+  return static_cast<std::uint64_t>(8 * (all + (factored ? 1 : 2) * exchanged));
 }
 
 TEST(SplitWide, AddsColumnsToTheBytesOfAStepThatRebuilds) {

@@ -144,15 +144,16 @@ TEST(SplitPlan, CountsWorkAlsoWhereOwnersFollowMeasuredCosts) {
   EXPECT_EQ(plan_owners(one, options, costs, 4, Device::cpu())[0].ranks_a, 4);
 }
 
-TEST(SplitPlan, IsRefusedOnADevice) {
-  const std::vector<LayerSpec> one{LinearSpec{.in = 4, .out = 4}};
-  EXPECT_NO_THROW((void)plan_owners(one, wide_options(false), {}, 4, Device::cuda(0)));
-  try {
-    (void)plan_owners(one, wide_options(true), {}, 4, Device::cuda(0));
-    ADD_FAILURE() << "it is accepted";
-  } catch (const InvalidArgument& error) {
-    EXPECT_NE(std::string(error.what()).find("split_wide is set"), std::string::npos);
-  }
+TEST(SplitPlan, IsThatOfExplicitInversesOnADevice) {
+  const std::vector<LayerSpec> one{LinearSpec{.in = 1000, .out = 4, .bias = false}};
+  const auto plan = [&](Device device) {
+    return plan_owners(one, wide_options(true), {}, 4, device)[0];
+  };
+  EXPECT_EQ(plan(Device::cuda(0)).ranks_a, 4);
+  EXPECT_EQ(plan(Device::cuda(0)), plan(Device::cpu()));
+  const FactorPlan a = plan_a(one[0], wide_options(true), Device::cuda(0));
+  EXPECT_EQ(a.form, FactorForm::inverse);
+  EXPECT_EQ(split_part(a, 4), split_flops(1000, 4) / 1e9);
 }
 
 }  // namespace

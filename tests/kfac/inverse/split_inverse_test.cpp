@@ -26,18 +26,12 @@ using testing::values;
 
 constexpr double kShift = 0.5;
 
-struct Outcome {
-  std::vector<bool> succeeded = {};  ///< Of each rank.
-  Vector result = {};                ///< Of the root, [d,d].
-};
-
 class SplitInverse : public testing::BothBackends {
  protected:
-  /// The last rank is the root.
-  [[nodiscard]] static Outcome split(const Matrix& m, int ranks, DType dtype, double shift = kShift,
-                                     bool factored = false) {
-    Outcome outcome{.succeeded = std::vector<bool>(static_cast<std::size_t>(ranks))};
-    std::vector<char> succeeded(outcome.succeeded.size());
+  /// The result of the root, the last rank: [d,d].
+  [[nodiscard]] static Vector split(const Matrix& m, int ranks, DType dtype, double shift = kShift,
+                                    bool factored = false) {
+    Vector result;
     comm::run_ranks(ranks, [&](auto comm) {
       Context ctx(Device::cpu(), {.backend = GetParam()});
       const int root = ranks - 1;
@@ -47,14 +41,12 @@ class SplitInverse : public testing::BothBackends {
         average = tensor(ctx, packed(m), {ops::packed_size(m.rows)}, dtype);
         out = Tensor::zeros(ctx, {m.rows, m.rows}, dtype);
         split.average = average;
-        split.shift = shift;
+        split.damping = view_of(&shift, {1});
       }
-      succeeded[static_cast<std::size_t>(comm->rank())] =
-          static_cast<char>(invert_split(ctx, *comm, root, split, out));
-      if (comm->rank() == root) outcome.result = values(ctx, out);
+      invert_split(ctx, *comm, root, split, out);
+      if (comm->rank() == root) result = values(ctx, out);
     });
-    outcome.succeeded.assign(succeeded.begin(), succeeded.end());
-    return outcome;
+    return result;
   }
   [[nodiscard]] Vector on_one_rank(const Matrix& m, DType dtype) {
     const Tensor average = tensor(ctx, packed(m), {ops::packed_size(m.rows)}, dtype);
@@ -76,23 +68,21 @@ TEST_P(SplitInverse, IsThatOfOneRankOnAnyNumberOfRanks) {
     const auto n = static_cast<double>(d);
     for (const int ranks : {1, 2, 3, 5})
       for (const DType dtype : {DType::f64, DType::f32}) {
-        const Outcome outcome = split(m, ranks, dtype);
-        EXPECT_EQ(outcome.succeeded, std::vector<bool>(static_cast<std::size_t>(ranks), true));
+        const Vector result = split(m, ranks, dtype);
         const double rounding = dtype == DType::f64 ? eps<double> : eps<float>;
-        EXPECT_TRUE(near(outcome.result, exact, 4 * n * rounding)) << d << " over " << ranks;
-        EXPECT_TRUE(near(outcome.result, on_one_rank(m, dtype), 4 * n * rounding))
+        EXPECT_TRUE(near(result, exact, 4 * n * rounding)) << d << " over " << ranks;
+        EXPECT_TRUE(near(result, on_one_rank(m, dtype), 4 * n * rounding))
             << d << " over " << ranks;
       }
     // Negative control: another damping is told apart.
-    EXPECT_FALSE(
-        near(split(m, 2, DType::f64, kShift * (1 + 1e-9)).result, exact, 4 * n * eps<double>));
+    EXPECT_FALSE(near(split(m, 2, DType::f64, kShift * (1 + 1e-9)), exact, 4 * n * eps<double>));
   }
 }
 
 TEST_P(SplitInverse, HasTheSameBitsInEveryRun) {
   const Matrix m = matrix(200);
   for (const int ranks : {2, 3})
-    EXPECT_EQ(split(m, ranks, DType::f32).result, split(m, ranks, DType::f32).result);
+    EXPECT_EQ(split(m, ranks, DType::f32), split(m, ranks, DType::f32));
 }
 
 TEST_P(SplitInverse, MakesTheBlockedCholeskyFactor) {
@@ -110,7 +100,7 @@ TEST_P(SplitInverse, MakesTheBlockedCholeskyFactor) {
     });
     for (const int ranks : {1, 2, 3}) {
       Matrix result(d, d);
-      result.v = split(m, ranks, DType::f64, kShift, true).result;
+      result.v = split(m, ranks, DType::f64, kShift, true);
       for_blocks(d, [&](std::int64_t k, std::int64_t n) {
         for (std::int64_t row = k; row < k + n; ++row)
           for (std::int64_t column = k + n; column < d; ++column) result(row, column) = 0;
@@ -120,7 +110,7 @@ TEST_P(SplitInverse, MakesTheBlockedCholeskyFactor) {
   }
 }
 
-TEST_P(SplitInverse, FailsOnAllRanksWhereOneFinds) {
+TEST_P(SplitInverse, LeavesANaNOnTheDiagonalWhereOneRankFails) {
   Matrix m = matrix(150);
   for (const std::int64_t bad : {0, 70, 149}) {
     for (const double diagonal : {-1e3, std::numeric_limits<double>::quiet_NaN(),
@@ -128,9 +118,10 @@ TEST_P(SplitInverse, FailsOnAllRanksWhereOneFinds) {
       Matrix broken = m;
       broken(bad, bad) = diagonal;
       for (const int ranks : {1, 2, 3})
-        EXPECT_EQ(split(broken, ranks, DType::f64).succeeded,
-                  std::vector<bool>(static_cast<std::size_t>(ranks), false))
-            << bad << " of " << diagonal;
+        for (const bool factored : {false, true}) {
+          const Vector result = split(broken, ranks, DType::f64, kShift, factored);
+          EXPECT_TRUE(std::isnan(result.back())) << bad << " of " << diagonal;
+        }
     }
   }
 }

@@ -7,6 +7,7 @@
 #include "core/shared/parallel.h"
 #include "kfac/inverse/backend_refresh.h"
 #include "kfac/inverse/diagonal_factor.h"
+#include "kfac/inverse/residual.h"
 #include "kfac/inverse/small_groups.h"
 
 namespace dkfac::kfac::cpu {
@@ -90,17 +91,34 @@ void request_damping(Context&, std::int64_t groups, const RequestDamping& reques
 
 void request_relative(Context&, const RequestRelative& request) { request(0); }
 
+void store_offered(Context& ctx, RefreshState&, std::span<RefreshTask> tasks, std::size_t index,
+                   ConstTensorView inverse) {
+  RefreshTask& task = tasks[index];
+  Factor& factor = *task.factor;
+  const FactorGroup block = group_of(factor, 0);
+  const double requested = *factor.requested_damping.data<double>();
+  const double shift = round_to(factor.inverse.dtype(), requested);
+  if (!(requested > 0) || !leaves_room(factor.inverse.dtype(), shift)) return;
+  if (!inverts(ctx, {block.average, shift, factor.form == FactorForm::cholesky}, inverse)) return;
+  factor.form->commit(ctx, inverse, block.inverse);
+  factor.failed_group = -1;
+  *factor.shifts.data<double>() = shift;
+  *factor.stored_form.data<std::int32_t>() = factor.form->index;
+  task.stage = InverseStage::damped;
+  task.written = task.offered = true;
+}
+
 void rebuild_all(Context& ctx, RefreshState& state, std::span<RefreshTask> tasks,
                  std::int64_t wide) {
   const int threads = dkfac::threads();
   const auto is_wide = [wide](const RefreshTask& task) {
-    return !task.written && task.factor->factorised() > wide;
+    return !task.offered && task.factor->factorised() > wide;
   };
   const bool wide_first = std::ranges::count_if(tasks, is_wide) < threads;
   std::vector<RefreshTask*> queued;
   double work = 0;
   for (RefreshTask& task : tasks) {
-    if (task.written) continue;
+    if (task.offered) continue;
     if (wide_first && is_wide(task)) {
       rebuild(ctx, task);
     } else {

@@ -53,6 +53,15 @@ void scale_vectors(Context&, ConstTensorView q, ConstTensorView w, double shift,
       out[r * n + c] = vectors[r * n + c] / std::sqrt(std::max(values[c], 0.0) + shift);
 }
 
+void add_damping(Context& ctx, ConstTensorView damping, TensorView x) {
+  ops::add_diagonal(ctx, x, *damping.data<double>());
+}
+
+void fail_where(Context& ctx, ConstTensorView info, TensorView x) {
+  if (*info.data<std::int32_t>() != 0)
+    ops::add_diagonal(ctx, x, std::numeric_limits<double>::quiet_NaN());
+}
+
 bool clip_eigenvalues(Context&, TensorView values) {
   bool clipped = false;
   with_real("inverse", values.dtype(),

@@ -43,6 +43,27 @@ struct ClearIf {
   }
 };
 
+/// x[i,i] += number.
+template <class T>
+struct AddNumber {
+  const double* number;
+  T* x;
+  std::int64_t stride;
+  DKFAC_HD void operator()(std::int64_t i) const { x[i * (stride + 1)] += static_cast<T>(*number); }
+};
+
+/// x[i,i] = nan if the status is not 0.
+template <class T>
+struct FailDiagonal {
+  const std::int32_t* status;
+  T* x;
+  std::int64_t stride;
+  T nan;
+  DKFAC_HD void operator()(std::int64_t i) const {
+    if (*status != 0) x[i * (stride + 1)] = nan;
+  }
+};
+
 /// 1 for a diagonal element that is not finite.
 template <class T>
 struct NonfiniteDiagonal {

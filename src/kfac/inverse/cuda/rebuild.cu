@@ -7,7 +7,6 @@
 #include "kfac/inverse/cuda/inverse_functors.h"
 #include "kfac/inverse/cuda/rebuild.h"
 #include "kfac/inverse/cuda/refresh_functors.h"
-#include "kfac/inverse/cuda/residual_check.h"
 #include "kfac/shared/array_functors.h"
 
 namespace dkfac::kfac::cuda {
@@ -22,6 +21,15 @@ using ops::Trans;
 TensorView matrix(TensorView x) { return x.reshape({x.dim(1), x.dim(2)}); }
 
 }  // namespace
+
+template <class T>
+void commit_inverses(Context& ctx, const Candidates<T>& c) {
+  check_residuals(ctx, c);
+  const NewInverse<T> made{c.blocks, c.x, c.d, kBad};
+  for_each_2d(ctx.stream(), c.count * c.d, c.d, CommitLower<T>{made});
+  for_each_transposed<T>(ctx.stream(), c.count * c.d, c.d, LoadLower<T>{made},
+                         CommitUpper<T>{made});
+}
 
 template <class T>
 void rebuild_inverses(Context& ctx, const Block<T>* blocks, std::int64_t count, std::int64_t d) {
@@ -46,10 +54,7 @@ void rebuild_inverses(Context& ctx, const Block<T>* blocks, std::int64_t count, 
   candidates.x = x.data<T>();
   candidates.batch_stride = d * d;
   candidates.stride = d;
-  check_residuals(ctx, candidates);
-  const NewInverse<T> made{blocks, x.data<T>(), d, kBad};
-  for_each_2d(ctx.stream(), count * d, d, CommitLower<T>{made});
-  for_each_transposed<T>(ctx.stream(), count * d, d, LoadLower<T>{made}, CommitUpper<T>{made});
+  commit_inverses(ctx, candidates);
 }
 
 template <class T>
@@ -99,6 +104,8 @@ void rebuild_eigen(Context& ctx, const Block<T>* block, ConstTensorView average,
   for_each(ctx.stream(), d, CommitValues<T>{block, values.data<T>(), kBad});
 }
 
+template void commit_inverses(Context&, const Candidates<float>&);
+template void commit_inverses(Context&, const Candidates<double>&);
 template void rebuild_inverses(Context&, const Block<float>*, std::int64_t, std::int64_t);
 template void rebuild_inverses(Context&, const Block<double>*, std::int64_t, std::int64_t);
 template void rebuild_rows(Context&, const Block<float>*, ConstTensorView);

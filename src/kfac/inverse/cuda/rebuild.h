@@ -5,12 +5,16 @@
 #include "dkfac/core/context.h"
 #include "dkfac/core/tensor_view.h"
 
-#include "kfac/inverse/cuda/blocks.h"
+#include "kfac/inverse/cuda/residual_check.h"
 
 /// Enqueues the first stage of the robust inversion on the device, for factors in a table there:
 /// computes inverses, checks them (residual_check.h) and commits those that pass. T: float or
 /// double.
 namespace dkfac::kfac::cuda {
+
+/// Checks inverses of triangles and commits those that pass.
+template <class T>
+void commit_inverses(Context& ctx, const Candidates<T>& candidates);
 
 /// Inverts `count` matrices of width d in one batch.
 template <class T>

@@ -81,6 +81,7 @@ std::vector<Job> make_jobs(std::span<const RefreshTask> tasks) {
   std::vector<std::size_t> narrow;
   for (std::size_t i = 0; i < tasks.size(); ++i) {
     const Factor& factor = *tasks[i].factor;
+    if (tasks[i].offered) continue;
     if (is_narrow(factor)) {
       narrow.push_back(i);
       continue;
@@ -198,6 +199,14 @@ void make_room(Context& ctx, Tensor& stages, std::int64_t count) {
   if (stages.numel() < count) stages = Tensor::empty(ctx, {count}, DType::i32);
 }
 
+/// Blocks of the tasks, with room for their stages.
+Blocks make_blocks(Context& ctx, std::span<RefreshTask> tasks, RefreshState& state) {
+  Blocks blocks(tasks, state);
+  make_room(ctx, state.stages, std::ssize(tasks));
+  make_room(ctx, state.group_stages, blocks.groups());
+  return blocks;
+}
+
 void make_streams(Context& ctx, RefreshState& state, std::size_t count) {
   if (state.contexts.empty()) state.begun = Event(ctx.device());
   while (state.contexts.size() < count) {
@@ -218,11 +227,24 @@ void request_relative(Context& ctx, const RequestRelative& request) {
   for_each(ctx.stream(), 1, request);
 }
 
+void store_offered(Context& ctx, RefreshState& state, std::span<RefreshTask> tasks,
+                   std::size_t index, ConstTensorView inverse) {
+  const Blocks blocks = make_blocks(ctx, tasks, state);
+  with_real("refresh", inverse.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    Scratch scratch(ctx);
+    commit_inverses<T>(ctx, {.blocks = blocks.write<T>(ctx, scratch, {{{index, 0, 1}}, 1, 0}),
+                             .d = inverse.dim(0),
+                             .x = inverse.data<T>(),
+                             .stride = inverse.stride(0)});
+  });
+  tasks[index].offered = true;
+}
+
 void rebuild_all(Context& ctx, RefreshState& state, std::span<RefreshTask> tasks, std::int64_t) {
-  const Blocks blocks(tasks, state);
-  make_room(ctx, state.stages, std::ssize(tasks));
-  make_room(ctx, state.group_stages, blocks.groups());
+  const Blocks blocks = make_blocks(ctx, tasks, state);
   const std::vector<Job> jobs = make_jobs(tasks);
+  if (jobs.empty()) return;
   const std::size_t streams = std::min(kStreams, jobs.size());
   make_streams(ctx, state, streams);
   std::vector<LayerLoad> loads;

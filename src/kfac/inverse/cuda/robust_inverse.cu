@@ -87,6 +87,23 @@ void scale_vectors(Context& ctx, ConstTensorView q, ConstTensorView w, double sh
               ScaleVectors{q.data<double>(), w.data<double>(), shift, scaled.data<double>(), n});
 }
 
+void add_damping(Context& ctx, ConstTensorView damping, TensorView x) {
+  with_real("inverse", x.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    for_each(ctx.stream(), x.dim(0),
+             AddNumber<T>{damping.data<double>(), x.data<T>(), x.stride(0)});
+  });
+}
+
+void fail_where(Context& ctx, ConstTensorView info, TensorView x) {
+  with_real("inverse", x.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    for_each(ctx.stream(), x.dim(0),
+             FailDiagonal<T>{info.data<std::int32_t>(), x.data<T>(), x.stride(0),
+                             std::numeric_limits<T>::quiet_NaN()});
+  });
+}
+
 bool clip_eigenvalues(Context& ctx, TensorView values) {
   Scratch scratch(ctx);
   const TensorView flag = scratch.take({1}, DType::i32);
