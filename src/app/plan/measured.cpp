@@ -1,6 +1,8 @@
 #include "app/plan/measured.h"
 
+#include <algorithm>
 #include <cmath>
+#include <map>
 
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
@@ -117,19 +119,27 @@ Processor processor_of(const File& file, const Network& network,
   return p;
 }
 
-/// A sum over two ranks is two messages each way, of half of its bytes.
-Link link_of(const File& file) {
+/// Sums as large as a bucket of the network, or the next larger ones that were measured. A sum over
+/// two ranks is two messages each way, of half of its bytes.
+Link link_of(const File& file, const Network& network, const kfac::CurvatureOptions& curvature) {
   if (file.content.at("ranks") != 2)
     file.refuse("it is not of two ranks; start it with mpirun -n 2");
-  double first = 0, bytes = 0, seconds = 0;
+  const double bucket =
+      std::min(static_cast<double>(curvature.communication.bucket_bytes),
+               static_cast<double>(size_of(curvature.dtype)) * network.parameters());
+  double latency = 0, bytes = 0, seconds = 0;
   for (const json& entry : file.content.at("collectives")) {
     if (entry.at("collective") != "all_reduce") continue;
-    bytes = entry.at("bytes").get<double>();
-    seconds = 1e-6 * entry.at("us").at("median").get<double>();
-    if (first == 0) first = seconds;
+    const double measured = 1e-6 * entry.at("us").at("median").get<double>();
+    if (latency == 0) {
+      latency = measured;
+    } else if (bytes < bucket) {
+      bytes = entry.at("bytes").get<double>();
+      seconds = measured;
+    }
   }
-  if (seconds <= first) file.refuse("its sums of a few bytes take as long as those of MiB");
-  return {bytes / (seconds - first), first / 2};
+  if (seconds <= latency) file.refuse("its sums of a few bytes take as long as those of MiB");
+  return {bytes / (seconds - latency), latency / 2};
 }
 
 }  // namespace
@@ -138,13 +148,19 @@ Cluster measured_cluster(const std::vector<std::string>& files, const Network& n
                          const kfac::CurvatureOptions& curvature) {
   Cluster c;
   c.algorithm = Algorithm::host;
+  std::map<std::string, std::string> named;  // What a file is of, and the file.
   for (const std::string& path : files) {
     const File file = read(path);
     try {
+      const auto [other, is_first] =
+          named.try_emplace(file.content.at("benchmark").get<std::string>(), path);
+      if (!is_first)
+        file.refuse(
+            fmt::format("it is of {}, as {} is; name one of them", other->first, other->second));
       if (file.content.at("benchmark") == "step")
         c.processor = processor_of(file, network, curvature);
       else if (file.content.at("benchmark") == "comm")
-        c.inner = c.outer = link_of(file);
+        c.inner = c.outer = link_of(file, network, curvature);
       else
         file.refuse("it is of another benchmark than step and comm");
     } catch (const json::exception& e) {

@@ -15,8 +15,9 @@ namespace dkfac::app::planning {
 /// `network` on one rank, with the optimizers sgd and kfac, whose diagonal blocks are those of
 /// `curvature` on the planned ranks, and, if links are measured too, `dkfac bench comm` on two.
 /// Each phase of a step of one rank takes what was measured; between ranks bytes pass at the speed
-/// of the largest sum. `ranks` and `per_node` are not set, `inner` and `outer` without links are 0.
-/// Throws InvalidArgument for a file that is neither, or is of other work.
+/// of sums of a bucket's size. `ranks` and `per_node` are not set, `inner` and `outer` without
+/// links are 0. Throws InvalidArgument for a file that is neither, or is of other work, and for two
+/// of one kind.
 [[nodiscard]] Cluster measured_cluster(const std::vector<std::string>& files,
                                        const Network& network,
                                        const kfac::CurvatureOptions& curvature);

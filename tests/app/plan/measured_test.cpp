@@ -11,6 +11,7 @@
 #include "app/checkpoint/durable.h"
 #include "app/plan/forecast.h"
 #include "support/temp_folder.h"
+#include "support/tensors.h"
 
 namespace dkfac::app::planning {
 namespace {
@@ -48,12 +49,14 @@ json step(const Network& network) {
          {"parts_ms_by_kind", {{"statistics+inverse", kfac}}}}}}};
 }
 
-/// Sums that take 10 us each way and 1 GB/s.
+/// Sums that take 10 us each way and 1 GB/s, and of 32 MiB, which no bucket has, half of that.
 json comm() {
   json all = {{"benchmark", "comm"}, {"ranks", 2}, {"collectives", json::array()}};
-  for (const double bytes : {0.0, 4.0 * (1 << 20)})
+  for (const double bytes : {0.0, 4.0 * (1 << 20), 32.0 * (1 << 20)})
     all["collectives"].push_back(
-        {{"collective", "all_reduce"}, {"bytes", bytes}, {"us", {{"median", 20 + bytes / 1e3}}}});
+        {{"collective", "all_reduce"},
+         {"bytes", bytes},
+         {"us", {{"median", 20 + bytes / (bytes > 4.0 * (1 << 20) ? 500 : 1e3)}}}});
   all["collectives"].push_back(
       {{"collective", "reduce_scatter"}, {"bytes", 32.0 * (1 << 20)}, {"us", {{"median", 1.0}}}});
   return all;
@@ -148,6 +151,14 @@ TEST_F(Measured, RefusesWhatIsOfOtherWork) {
   other = comm();
   other["ranks"] = 4;
   EXPECT_NE(refusal(other, network).find("mpirun -n 2"), std::string::npos);
+}
+
+TEST_F(Measured, RefusesTwoFilesOfOneKind) {
+  const std::string first = write("first.json", comm()), second = write("second.json", comm());
+  const std::string text = dkfac::testing::message_of([&] {
+    (void)measured_cluster({write("step.json", step(lenet())), first, second}, lenet(), {});
+  });
+  EXPECT_NE(text.find(second + ": it is of comm, as " + first), std::string::npos) << text;
 }
 
 }  // namespace measured
