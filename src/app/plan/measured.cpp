@@ -77,6 +77,16 @@ void check_blocks(const File& file, const Network& network,
           result.at("block_width").get<int>(), planned, planned));
 }
 
+/// A processor with what decides its rates: "Xeon, 1 thread, SkylakeX kernels".
+std::string processor_name(const json& machine) {
+  const int threads = machine.at("threads").get<int>();
+  const std::string name =
+      fmt::format("{}, {} thread{}", machine.at("processor").get<std::string>(), threads,
+                  threads == 1 ? "" : "s");
+  const auto kernels = machine.at("blas_kernels").get<std::string>();
+  return kernels.empty() ? name : fmt::format("{}, {} kernels", name, kernels);
+}
+
 Processor processor_of(const File& file, const Network& network,
                        const kfac::CurvatureOptions& curvature) {
   const json& all = file.content;
@@ -93,7 +103,7 @@ Processor processor_of(const File& file, const Network& network,
         "rank ({:.6g}); measure the same model, --batch, --input and --classes",
         all.at("model").get<std::string>(), all.at("batch").get<std::int64_t>(), flops,
         network.name, network.batch, planned));
-  Processor p{.name = all.at("machine").at("processor").get<std::string>()};
+  Processor p{.name = processor_name(all.at("machine"))};
   p.products16 = p.products32 = p.products_tf32 =
       1e9 * all.at("roof").at("sgemm_gflops").get<double>();
   p.copy = 1e9 * all.at("roof").at("copy_gb_per_s").get<double>();

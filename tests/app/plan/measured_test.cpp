@@ -39,7 +39,7 @@ json step(const Network& network) {
       {"batch", kBatch},
       {"ranks", 1},
       {"precision", "f32"},
-      {"machine", {{"processor", "a processor"}}},
+      {"machine", {{"processor", "a processor"}, {"threads", 1}, {"blas_kernels", "SkylakeX"}}},
       {"roof", {{"sgemm_gflops", 50.0}, {"copy_gb_per_s", 10.0}}},
       {"results",
        {{{"optimizer", "sgd"}, {"network_flops", flops}, {"parts_ms_by_kind", {{"plain", sgd}}}},
@@ -106,6 +106,7 @@ TEST_F(Measured, HasThePhasesOfOneRankAndTheLinksOfTwo) {
   EXPECT_DOUBLE_EQ(phase(forecast(lenet(), c, {.name = "sgd", .type = optim::OptimizerType::sgd}),
                          Phase::update),
                    0.5e-3);
+  EXPECT_EQ(c.processor.name, "a processor, 1 thread, SkylakeX kernels");
   EXPECT_DOUBLE_EQ(c.inner.bytes_per_s, 1e9);
   EXPECT_DOUBLE_EQ(c.inner.latency, 10e-6);
 }
