@@ -10,14 +10,6 @@
 namespace dkfac::ops {
 namespace {
 
-using detail::check_computing;
-using detail::check_device;
-using detail::check_dtype;
-using detail::check_matrix;
-using detail::check_scalar;
-using detail::check_shape;
-using detail::check_square;
-
 /// Calls the implementation for the device and backend of the context.
 template <class Device, class F, class... Args>
 void dispatch(Context& ctx, const Device& cuda, F* fast, F* reference, const Args&... args) {
@@ -29,21 +21,21 @@ void dispatch(Context& ctx, const Device& cuda, F* fast, F* reference, const Arg
 
 void check_operand(std::string_view op, const Context& ctx, ConstTensorView x,
                    std::string_view name) {
-  check_device(op, ctx, x, name);
-  check_computing(op, x, name);
-  check_matrix(op, x, name);
+  check_device(op, name, x, ctx.device());
+  check_computing(op, name, x);
+  check_matrix(op, name, x);
 }
 
 void check_info(std::string_view op, const Context& ctx, ConstTensorView info) {
-  check_device(op, ctx, info, "info");
-  check_dtype(op, info, "info", DType::i32);
-  check_scalar(op, info, "info");
+  check_device(op, "info", info, ctx.device());
+  check_dtype(op, "info", info, DType::i32);
+  check_scalar(op, "info", info);
 }
 
 void check_square_operand(std::string_view op, const Context& ctx, ConstTensorView x,
                           std::string_view name) {
   check_operand(op, ctx, x, name);
-  check_square(op, x, name);
+  check_square(op, name, x);
 }
 
 }  // namespace
@@ -53,14 +45,14 @@ void gemm(Context& ctx, Trans trans_a, Trans trans_b, double alpha, ConstTensorV
   check_operand("gemm", ctx, a, "a");
   check_operand("gemm", ctx, b, "b");
   check_operand("gemm", ctx, c, "c");
-  check_dtype("gemm", a, "a", c.dtype());
-  check_dtype("gemm", b, "b", c.dtype());
+  check_dtype("gemm", "a", a, c.dtype());
+  check_dtype("gemm", "b", b, c.dtype());
   const bool ta = trans_a == Trans::yes, tb = trans_b == Trans::yes;
   const std::int64_t m = a.dim(ta ? 1 : 0), k = a.dim(ta ? 0 : 1);
   const std::int64_t kb = b.dim(tb ? 1 : 0), n = b.dim(tb ? 0 : 1);
   DKFAC_CHECK(k == kb, "[gemm] op(a) is [", m, ", ", k, "] and op(b) is [", kb, ", ", n,
               "]; the inner sizes must agree");
-  check_shape("gemm", c, "c", Shape{m, n});
+  check_shape("gemm", "c", c, Shape{m, n});
   if (m == 0 || n == 0) return;
   if (k == 0 || alpha == 0) return kernels::scale_matrix(ctx, beta, c);
   dispatch(ctx, cuda::gemm, fast::gemm, reference::gemm, trans_a, trans_b, alpha, a, b, beta, c);
@@ -69,8 +61,8 @@ void gemm(Context& ctx, Trans trans_a, Trans trans_b, double alpha, ConstTensorV
 void syrk(Context& ctx, double alpha, ConstTensorView x, double beta, TensorView c) {
   check_operand("syrk", ctx, x, "x");
   check_square_operand("syrk", ctx, c, "c");
-  check_dtype("syrk", x, "x", c.dtype());
-  check_shape("syrk", c, "c", Shape{x.dim(1), x.dim(1)});
+  check_dtype("syrk", "x", x, c.dtype());
+  check_shape("syrk", "c", c, Shape{x.dim(1), x.dim(1)});
   if (c.dim(0) == 0) return;
   if (x.dim(0) == 0 || alpha == 0) return kernels::scale_lower(ctx, beta, c);
   dispatch(ctx, cuda::syrk, fast::syrk, reference::syrk, alpha, x, beta, c);
@@ -102,10 +94,10 @@ void potri(Context& ctx, TensorView a, TensorView info) {
 
 void eigh(Context& ctx, TensorView a, TensorView w, TensorView info) {
   check_square_operand("eigh", ctx, a, "a");
-  check_device("eigh", ctx, w, "w");
-  check_dtype("eigh", w, "w", a.dtype());
-  check_shape("eigh", w, "w", Shape{a.dim(0)});
-  detail::check_contiguous("eigh", w, "w");
+  check_device("eigh", "w", w, ctx.device());
+  check_dtype("eigh", "w", w, a.dtype());
+  check_shape("eigh", "w", w, Shape{a.dim(0)});
+  check_contiguous("eigh", "w", w);
   check_info("eigh", ctx, info);
   dispatch(ctx, cuda::eigh, fast::eigh, reference::eigh, a, w, info);
 }

@@ -13,11 +13,6 @@
 namespace dkfac::ops {
 namespace {
 
-using detail::check_computing;
-using detail::check_device;
-using detail::check_dtype;
-using detail::check_shape;
-
 void check_extents(std::string_view op, const PatchSpec& s) {
   struct Field {
     const char* name;
@@ -56,27 +51,27 @@ DType dtype_of_sums(ConstTensorView x) { return x.dtype() == DType::f64 ? DType:
 
 /// Requires a computing dtype, or a 16-bit one on a device.
 void check_operand(std::string_view op, const Context& ctx, ConstTensorView x) {
-  check_device(op, ctx, x, "x");
+  check_device(op, "x", x, ctx.device());
   if (ctx.device().is_cuda() && (x.dtype() == DType::f16 || x.dtype() == DType::bf16)) return;
-  check_computing(op, x, "x");
+  check_computing(op, "x", x);
 }
 
 /// Checks the spec, and x against it.
 void check_image(std::string_view op, const Context& ctx, const PatchSpec& s, ConstTensorView x) {
   check_extents(op, s);
   check_operand(op, ctx, x);
-  check_shape(op, x, "x",
+  check_shape(op, "x", x,
               s.layout == Layout::nhwc ? Shape{s.n, s.h, s.w, s.x_channels()}
                                        : Shape{s.n, s.x_channels(), s.h, s.w});
-  detail::check_contiguous(op, x, "x");
+  check_contiguous(op, "x", x);
 }
 
 /// Requires c[d,d] with d = width, or width + 1 for a bias.
 void check_gram(std::string_view op, const Context& ctx, ConstTensorView x, std::int64_t width,
                 ConstTensorView c) {
-  check_device(op, ctx, c, "c");
-  check_dtype(op, c, "c", dtype_of_sums(x));
-  detail::check_square(op, c, "c");
+  check_device(op, "c", c, ctx.device());
+  check_dtype(op, "c", c, dtype_of_sums(x));
+  check_square(op, "c", c);
   DKFAC_CHECK(c.dim(0) == width || c.dim(0) == width + 1, "[", op, "] c is ", c.shape(),
               " for rows of width ", width, "; its order must be ", width, ", or ", width + 1,
               " with a bias");
@@ -86,10 +81,10 @@ void check_gram(std::string_view op, const Context& ctx, ConstTensorView x, std:
 
 void im2col(Context& ctx, const PatchSpec& spec, ConstTensorView x, TensorView patches) {
   check_image("im2col", ctx, spec, x);
-  check_device("im2col", ctx, patches, "patches");
-  check_dtype("im2col", patches, "patches", x.dtype());
-  detail::check_matrix("im2col", patches, "patches");
-  check_shape("im2col", patches, "patches", Shape{spec.rows(), spec.width()});
+  check_device("im2col", "patches", patches, ctx.device());
+  check_dtype("im2col", "patches", patches, x.dtype());
+  check_matrix("im2col", "patches", patches);
+  check_shape("im2col", "patches", patches, Shape{spec.rows(), spec.width()});
   if (patches.numel() == 0) return;
   kernels::im2col(ctx, spec, x, patches);
 }
@@ -125,17 +120,17 @@ void patch_gram(Context& ctx, const PatchSpec& spec, double alpha, ConstTensorVi
 void patch_sum(Context& ctx, const PatchSpec& spec, double scale, ConstTensorView x,
                TensorView sums) {
   check_image("patch_sum", ctx, spec, x);
-  check_device("patch_sum", ctx, sums, "sums");
-  check_dtype("patch_sum", sums, "sums", dtype_of_sums(x));
-  detail::check_matrix("patch_sum", sums, "sums");
-  check_shape("patch_sum", sums, "sums", Shape{spec.n, spec.width()});
+  check_device("patch_sum", "sums", sums, ctx.device());
+  check_dtype("patch_sum", "sums", sums, dtype_of_sums(x));
+  check_matrix("patch_sum", "sums", sums);
+  check_shape("patch_sum", "sums", sums, Shape{spec.n, spec.width()});
   if (sums.numel() == 0) return;
   kernels::patch_sum(ctx, spec, scale, x, sums);
 }
 
 void gram(Context& ctx, double alpha, ConstTensorView x, double beta, TensorView c) {
   check_operand("gram", ctx, x);
-  detail::check_matrix("gram", x, "x");
+  check_matrix("gram", "x", x);
   check_gram("gram", ctx, x, x.dim(1), c);
   if (c.dim(0) == 0) return;
   if (x.dim(0) == 0 || alpha == 0) return kernels::scale_lower(ctx, beta, c);

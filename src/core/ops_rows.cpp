@@ -14,14 +14,14 @@ void check_rows_by_index(std::string_view op, const Context& ctx, ConstTensorVie
   const std::pair<ConstTensorView, std::string_view> all[] = {
       {table, "table"}, {indices, "indices"}, {rows, name}};
   for (const auto& [view, what] : all) {
-    detail::check_device(op, ctx, view, what);
-    detail::check_contiguous(op, view, what);
+    check_device(op, what, view, ctx.device());
+    check_contiguous(op, what, view);
   }
-  detail::check_dtype(op, indices, "indices", DType::i32);
-  detail::check_computing(op, table, "table");
-  detail::check_dtype(op, rows, name, table.dtype());
-  detail::check_matrix(op, table, "table");
-  detail::check_shape(op, rows, name, Shape{indices.numel(), table.dim(1)});
+  check_dtype(op, "indices", indices, DType::i32);
+  check_computing(op, "table", table);
+  check_dtype(op, name, rows, table.dtype());
+  check_matrix(op, "table", table);
+  check_shape(op, name, rows, Shape{indices.numel(), table.dim(1)});
   DKFAC_CHECK(table.dim(0) > 0 || indices.numel() == 0, "[", op, "] table ", table.shape(),
               " has no rows for ", indices.numel(), " indices");
 }

@@ -21,7 +21,7 @@ using cpu::row_stride;
 void check_square_batch(std::string_view op, const Context& ctx, ConstTensorView x,
                         std::string_view name) {
   check_batch(op, ctx, x, name, true);
-  dkfac::detail::check_computing(op, x, name);
+  check_computing(op, name, x);
   DKFAC_CHECK(x.dim(1) == x.dim(2), "[", op, "] ", name, " is ", x.shape(),
               "; its matrices must be square");
 }
@@ -86,8 +86,8 @@ void write_addresses(Context& ctx, std::span<const MatrixProduct> products,
 }
 
 void check_alike(ConstTensorView x, ConstTensorView first, std::string_view name) {
-  dkfac::detail::check_shape("gemm_each", x, name, first.shape());
-  dkfac::detail::check_dtype("gemm_each", x, name, first.dtype());
+  check_shape("gemm_each", name, x, first.shape());
+  check_dtype("gemm_each", name, x, first.dtype());
   DKFAC_CHECK(row_stride(x) == row_stride(first), "[gemm_each] ", name, " has row stride ",
               row_stride(x), " and that of the first product ", row_stride(first),
               "; they must be equal");
@@ -123,9 +123,9 @@ void invert(Context& ctx, Trsm* trsm, ConstTensorView factor, TensorView inverse
 
 void gemm_batched(Context& ctx, ops::Trans trans_a, ops::Trans trans_b, double alpha,
                   ConstTensorView a, ConstTensorView b, double beta, TensorView c) {
-  dkfac::detail::check_computing("gemm_batched", c, "c");
-  dkfac::detail::check_dtype("gemm_batched", a, "a", c.dtype());
-  dkfac::detail::check_dtype("gemm_batched", b, "b", c.dtype());
+  check_computing("gemm_batched", "c", c);
+  check_dtype("gemm_batched", "a", a, c.dtype());
+  check_dtype("gemm_batched", "b", b, c.dtype());
   multiply_batched("gemm_batched", ctx, trans_a, trans_b, alpha, a, b, beta, c,
                    Rounding::as_context);
 }
@@ -145,9 +145,9 @@ void gemm_each(Context& ctx, ops::Trans trans_a, ops::Trans trans_b, double alph
     check_alike(b, first.b, "b");
     check_alike(c, first.c, "c");
   }
-  dkfac::detail::check_computing("gemm_each", first.c, "c");
-  dkfac::detail::check_dtype("gemm_each", first.a, "a", first.c.dtype());
-  dkfac::detail::check_dtype("gemm_each", first.b, "b", first.c.dtype());
+  check_computing("gemm_each", "c", first.c);
+  check_dtype("gemm_each", "a", first.a, first.c.dtype());
+  check_dtype("gemm_each", "b", first.b, first.c.dtype());
   if (!may_be_together(products, alpha)) {
     for (const MatrixProduct& p : products) alone(p);
     return;
@@ -162,10 +162,10 @@ void gemm_each(Context& ctx, ops::Trans trans_a, ops::Trans trans_b, double alph
 
 void potrf_batched(Context& ctx, TensorView a, TensorView info) {
   check_square_batch("potrf_batched", ctx, a, "a");
-  dkfac::detail::check_device("potrf_batched", ctx, info, "info");
-  dkfac::detail::check_dtype("potrf_batched", info, "info", DType::i32);
-  dkfac::detail::check_shape("potrf_batched", info, "info", Shape{a.dim(0)});
-  dkfac::detail::check_contiguous("potrf_batched", info, "info");
+  check_device("potrf_batched", "info", info, ctx.device());
+  check_dtype("potrf_batched", "info", info, DType::i32);
+  check_shape("potrf_batched", "info", info, Shape{a.dim(0)});
+  check_contiguous("potrf_batched", "info", info);
   const DeviceGuard guard(ctx.device());
   if (a.dim(0) == 0) return;
   if (a.dim(1) == 0) return clear_status(ctx, info);
@@ -180,8 +180,8 @@ void potrf_batched(Context& ctx, TensorView a, TensorView info) {
 void potri_batched(Context& ctx, ConstTensorView factor, TensorView inverse) {
   check_square_batch("potri_batched", ctx, factor, "factor");
   check_square_batch("potri_batched", ctx, inverse, "inverse");
-  dkfac::detail::check_dtype("potri_batched", factor, "factor", inverse.dtype());
-  dkfac::detail::check_shape("potri_batched", inverse, "inverse", factor.shape());
+  check_dtype("potri_batched", "factor", factor, inverse.dtype());
+  check_shape("potri_batched", "inverse", inverse, factor.shape());
   const DeviceGuard guard(ctx.device());
   if (factor.numel() == 0) return;
   if (factor.dtype() == DType::f64) {

@@ -9,8 +9,8 @@ void gemm16_batched(Context& ctx, ops::Trans trans_a, ops::Trans trans_b, double
   constexpr std::string_view kName = "gemm16_batched";
   DKFAC_CHECK(a.dtype() == DType::f16 || a.dtype() == DType::bf16, "[", kName, "] a is ", a.dtype(),
               "; it must be f16 or bf16");
-  dkfac::detail::check_dtype(kName, b, "b", a.dtype());
-  dkfac::detail::check_dtype(kName, c, "c", DType::f32);
+  check_dtype(kName, "b", b, a.dtype());
+  check_dtype(kName, "c", c, DType::f32);
   multiply_batched(kName, ctx, trans_a, trans_b, alpha, a, b, beta, c, Rounding::none);
 }
 

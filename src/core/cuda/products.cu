@@ -57,11 +57,11 @@ std::int64_t cols_of(ops::Trans trans, ConstTensorView x) {
 
 void check_batch(std::string_view op, const Context& ctx, ConstTensorView x, std::string_view name,
                  bool apart) {
-  dkfac::detail::check_device(op, ctx, x, name);
+  check_device(op, name, x, ctx.device());
   DKFAC_CHECK(x.ndim() == 3, "[", op, "] ", name, " is ", x.shape(),
               "; it must be a batch [count, rows, cols]");
   const ConstTensorView first = matrix_at(x, 0);
-  dkfac::detail::check_matrix(op, first, name);
+  check_matrix(op, name, first);
   const std::int64_t span = (x.dim(1) - 1) * row_stride(first) + x.dim(2);
   DKFAC_CHECK(!apart || x.dim(0) <= 1 || x.stride(0) >= span, "[", op, "] ", name, " ", x.shape(),
               " has batch stride ", x.stride(0), "; it must be at least ", span,
@@ -75,7 +75,7 @@ void check_product(std::string_view op, ops::Trans trans_a, ops::Trans trans_b, 
               b.dim(0), " and ", count, " matrices; they must hold as many");
   DKFAC_CHECK(k == rows_of(trans_b, b), "[", op, "] op(a) has ", k, " columns and op(b) ",
               rows_of(trans_b, b), " rows; they must agree");
-  dkfac::detail::check_shape(op, c, "c", Shape{count, rows_of(trans_a, a), cols_of(trans_b, b)});
+  check_shape(op, "c", c, Shape{count, rows_of(trans_a, a), cols_of(trans_b, b)});
 }
 
 void multiply(Context& ctx, ops::Trans trans_a, ops::Trans trans_b, double alpha, ConstTensorView a,

@@ -7,7 +7,7 @@
 #include "dkfac/core/error.h"
 #include "dkfac/core/tensor_view.h"
 
-/// Argument checks that the functions of kfac share.
+/// Argument checks. `what` is the argument.
 namespace dkfac {
 
 /// Names for error messages: the operation that checks, and its layer if it has one.
@@ -15,6 +15,7 @@ struct Caller {
   std::string_view operation, layer;
   Caller(std::string_view op, std::string_view in = {})  // NOLINT(google-explicit-constructor)
       : operation(op), layer(in) {}
+  Caller(const char* op) : operation(op) {}  // NOLINT(google-explicit-constructor)
 };
 /// Prints the beginning of a message: "[compute A] ", "[record_input] layer 'fc': ".
 inline std::ostream& operator<<(std::ostream& out, const Caller& caller) {
@@ -46,6 +47,7 @@ inline void check_floating(const Caller& caller, std::string_view what, ConstTen
 
 inline void check_device(const Caller& caller, std::string_view what, ConstTensorView x,
                          Device device) {
+  check_memory(caller, what, x);
   DKFAC_CHECK(x.device() == device, caller, what, " is on ", x.device(), " and the context on ",
               device, "; copy it there first");
 }
