@@ -24,16 +24,20 @@ int least_loaded(std::span<const LayerLoad> ranks, bool by_bytes, int without = 
   return best;
 }
 
-/// The least loaded rank of the `together` ranks of which the busiest has the least work.
-int least_of_groups(std::span<const LayerLoad> ranks, int together, bool by_bytes,
-                    int without = -1) {
+/// The least loaded rank of the `together` ranks of which the busiest has the least work. columns:
+/// the directions of each column of workers, which count with what its ranks do; or empty.
+int least_of_groups(std::span<const LayerLoad> ranks, std::span<const double> columns, int together,
+                    bool by_bytes, int without = -1) {
   if (together == 1) return least_loaded(ranks, by_bytes, without);
   const auto group = [&](int first) { return ranks.subspan(index_of(first), index_of(together)); };
   std::vector<LayerLoad> busiest;
   for (int first = 0; first + together <= std::ssize(ranks); first += together)
     busiest.push_back(*std::ranges::max_element(group(first), {}, &LayerLoad::flops));
   const int first = together * least_loaded(busiest, false);
-  return first + least_loaded(group(first), by_bytes, without - first);
+  std::vector<LayerLoad> members(group(first).begin(), group(first).end());
+  for (int r = 0; r < together && !columns.empty(); ++r)
+    members[index_of(r)].flops += columns[index_of(first + r) % columns.size()];
+  return first + least_loaded(members, by_bytes, without - first);
 }
 
 /// The layers in the order in which they are assigned.
@@ -75,15 +79,16 @@ struct Placement {
 /// Whole on the rank with the least work; the narrower factor on the next; the wider factor alone.
 /// The last two only where they are different ranks and there are two factors.
 std::vector<Placement> placements(const FactorLoads& load, std::span<const LayerLoad> ranks,
-                                  bool apart) {
+                                  std::span<const double> columns, bool apart) {
   const bool by_bytes = load.whole() == 0, wide_a = load.a >= load.g;
-  const int least = least_of_groups(ranks, std::max(load.ranks_a, load.ranks_g), by_bytes);
+  const int least = least_of_groups(ranks, columns, std::max(load.ranks_a, load.ranks_g), by_bytes);
   std::vector<Placement> out{{load, least, least, least}};
   if (!apart || !(load.a > 0 && load.g > 0)) return out;
   std::vector<LayerLoad> busy(ranks.begin(), ranks.end());  // With the wider factor.
   for_group(least, wide_a ? load.ranks_a : load.ranks_g,
             [&](int r) { busy[index_of(r)].flops += std::max(load.a, load.g); });
-  const int next = least_of_groups(busy, wide_a ? load.ranks_g : load.ranks_a, by_bytes, least);
+  const int next =
+      least_of_groups(busy, columns, wide_a ? load.ranks_g : load.ranks_a, by_bytes, least);
   if (next == least) return out;
   for (const int owner : {least, next})
     out.emplace_back(load, owner, wide_a ? least : next, wide_a ? next : least);
@@ -131,15 +136,18 @@ std::vector<int> assign(std::span<const LayerLoad> loads, int world_size) {
 }
 
 std::vector<LayerOwners> assign_factors(std::span<const FactorLoads> loads, int world_size,
-                                        bool apart) {
+                                        bool apart, int workers) {
   check_world("assign_factors", world_size);
+  DKFAC_CHECK(workers >= 1 && world_size % workers == 0, "[assign_factors] workers is ", workers,
+              "; it must divide world_size, ", world_size);
   std::vector<LayerLoad> whole, ranks(index_of(world_size));
+  std::vector<double> columns(workers > 1 ? index_of(world_size / workers) : 0);
   for (const FactorLoads& load : loads) whole.push_back({load.whole(), load.bytes});
   const double bound = aimed_at(loads, world_size);
   std::vector<LayerOwners> owners(loads.size());
   for (const int i : longest_first(whole)) {
     const FactorLoads& load = loads[index_of(i)];
-    const std::vector<Placement> possible = placements(load, ranks, apart);
+    const std::vector<Placement> possible = placements(load, ranks, columns, apart);
     auto chosen = std::ranges::find_if(
         possible, [&](const Placement& p) { return busiest(p, ranks) <= bound; });
     if (chosen == possible.end())
@@ -148,6 +156,7 @@ std::vector<LayerOwners> assign_factors(std::span<const FactorLoads> loads, int 
     for (const auto& [rank, flops] : chosen->work) ranks[index_of(rank)].flops += flops;
     ranks[index_of(chosen->owners.layer)].bytes += load.bytes;
     owners[index_of(i)] = chosen->owners;
+    if (workers > 1) columns[index_of(chosen->owners.layer) % columns.size()] += load.apply;
   }
   return owners;
 }

@@ -72,9 +72,12 @@ struct DKFAC_API LayerOwners {
 /// the next rank; the wider factor alone, and the rest on the next rank. Without one, it takes the
 /// placement that loads the busiest of its ranks least. With `apart` false all layers stay whole,
 /// as by assign(). A layer with a factor for n ranks goes to those n of which the busiest has the
-/// least work so far. ranks_a, ranks_g <= world_size.
+/// least work so far; its owner is the one of them that has least to do, with the directions that
+/// its column of `workers` ranks makes (AssignmentDetails::workers). ranks_a, ranks_g <=
+/// world_size; workers >= 1 divides it.
 [[nodiscard]] DKFAC_API std::vector<LayerOwners> assign_factors(std::span<const FactorLoads> loads,
-                                                                int world_size, bool apart = true);
+                                                                int world_size, bool apart = true,
+                                                                int workers = 1);
 
 /// Bytes of a layer's curvature that persist between steps.
 struct DKFAC_API CurvatureBytes {

@@ -17,6 +17,7 @@
 #include "app/bench/bench.h"
 #include "app/bench/measure.h"
 #include "app/logging/number_text.h"
+#include "app/plan/measured.h"
 #include "app/training/state.h"
 
 namespace dkfac::app::bench {
@@ -138,8 +139,7 @@ class Contestant {
   }
 
  private:
-  /// Of the diagonal blocks that wide factors keep; -1: they are whole.
-  [[nodiscard]] int block_width() const;
+  [[nodiscard]] ordered_json work_options() const;
   [[nodiscard]] ordered_json activity_json() const {
     ordered_json out = ordered_json::object();
     for (const auto& [activity, seconds] : activities_) out[activity] = 1e3 * seconds / steps();
@@ -202,12 +202,12 @@ std::optional<double> Contestant::by_intervals() const {
   return sum / static_cast<double>(cycle);
 }
 
-int Contestant::block_width() const {
+ordered_json Contestant::work_options() const {
   const std::vector<LayerSpec> specs =
       nn::layer_specs(model_options(config_, data_.front()->train, state_.comm->size()),
                       config_.train.global_batch);
-  return kfac::with_block_width(optimizer_options(config_).kfac.curvature, specs)
-      .inverse.block_width;
+  return planning::work_options(
+      kfac::with_block_width(optimizer_options(config_).kfac.curvature, specs));
 }
 
 double Contestant::seconds_per_step() const {
@@ -238,7 +238,7 @@ ordered_json Contestant::json(const Roof& roof) const {
                       {"lr", state_.counters.lr},
                       {"loss_first", losses_.front()},
                       {"loss_last", losses_.back()}};
-  if (config_.optimizer.has_curvature()) out["block_width"] = block_width();
+  if (config_.optimizer.has_curvature()) out.update(work_options());
   return out;
 }
 

@@ -1,6 +1,7 @@
 #include "app/plan/forecast.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <numeric>
 
@@ -156,7 +157,8 @@ std::optional<Advice> recommend(const Network& network, const Cluster& cluster,
   std::optional<Advice> too_large;
   for (const int inverses : kIntervals) {
     const Intervals intervals{std::max(1, inverses / kStatisticsPerInverse), inverses};
-    const std::vector<Strategy> all = strategies(base, intervals, cluster.ranks, cluster.per_node);
+    std::vector<Strategy> all = strategies(base, intervals, cluster.ranks, cluster.per_node);
+    std::ranges::move(distributions(base, intervals, cluster.ranks), std::back_inserter(all));
     const std::vector<Forecast> costs = forecasts(network, cluster, all, micro_batches);
     std::optional<Advice> best;
     for (std::size_t i = 0; i < all.size(); ++i) {

@@ -11,6 +11,7 @@
 
 #include "app/checkpoint/durable.h"
 #include "app/plan/forecast.h"
+#include "kfac/shared/fields.h"
 
 namespace dkfac::app::planning {
 
@@ -36,6 +37,11 @@ File read(const std::string& path) {
   if (!file.content.is_object() || !file.content.contains("benchmark"))
     file.refuse("it is not what 'dkfac bench step' or 'dkfac bench comm' writes with --json");
   return file;
+}
+
+/// As it stands behind --set.
+std::string as_value(const json& value) {
+  return value.is_string() ? value.get<std::string>() : value.dump();
 }
 
 /// Milliseconds of the parts of a kind of step of an optimizer.
@@ -64,17 +70,18 @@ Phases measured_phases(const json& sgd, const json& kfac) {
   return phases;
 }
 
-/// Blocks are chosen by counted work, so that ranks which have more samples together keep wider
-/// ones.
-void check_blocks(const File& file, const Network& network,
-                  const kfac::CurvatureOptions& curvature) {
-  const int planned = kfac::with_block_width(curvature, network.specs).inverse.block_width;
+/// Also that blocks are those of the planned ranks: they are chosen by counted work, so that ranks
+/// which have more samples together keep wider ones.
+void check_options(const File& file, const Network& network,
+                   const kfac::CurvatureOptions& curvature) {
+  const auto planned = work_options(kfac::with_block_width(curvature, network.specs));
   for (const json& result : file.content.at("results"))
-    if (result.at("optimizer") == "kfac" && result.at("block_width") != planned)
-      file.refuse(fmt::format(
-          "its K-FAC has optimizer.block_width {}, the planned ranks have {} (-1: whole factors); "
-          "measure with --set optimizer.block_width={}",
-          result.at("block_width").get<int>(), planned, planned));
+    for (const auto& [key, value] : planned.items())
+      if (result.at("optimizer") == "kfac" && result.at(key) != json(value))
+        file.refuse(fmt::format(
+            "its K-FAC has optimizer.{0} {1}, the planned ranks have {2}; measure with --set "
+            "optimizer.{0}={2}",
+            key, as_value(result.at(key)), as_value(json(value))));
 }
 
 /// A processor with what decides its rates: "Xeon, 1 thread, SkylakeX kernels".
@@ -98,11 +105,12 @@ Processor processor_of(const File& file, const Network& network,
   const double flops = all.at("results").at(0).at("network_flops").get<double>();
   const double planned = network.training_flops * static_cast<double>(network.batch);
   if (std::abs(flops - planned) > kSameFlops * planned)
-    file.refuse(fmt::format(
-        "it is of {} with {} samples ({:.6g} operations of its passes), planned is {} with {} of a "
-        "rank ({:.6g}); measure the same model, --batch, --input and --classes",
-        all.at("model").get<std::string>(), all.at("batch").get<std::int64_t>(), flops,
-        network.name, network.batch, planned));
+    file.refuse(
+        fmt::format("it is of {} with {} samples of {} ({:.6g} operations of its passes), planned "
+                    "is {} with {} "
+                    "of a rank ({:.6g}); measure the same model, --batch, --input and --classes",
+                    all.at("model").get<std::string>(), all.at("batch").get<std::int64_t>(),
+                    all.at("input").dump(), flops, network.name, network.batch, planned));
   Processor p{.name = processor_name(all.at("machine"))};
   p.products16 = p.products32 = p.products_tf32 =
       1e9 * all.at("roof").at("sgemm_gflops").get<double>();
@@ -110,7 +118,7 @@ Processor processor_of(const File& file, const Network& network,
   p.cholesky = p.cholesky_one = 1;  // A core inverts one after the other.
   p.overlaps = false;
   p.measured = true;
-  check_blocks(file, network, curvature);
+  check_options(file, network, curvature);
   Strategy sgd{.name = "sgd", .type = optim::OptimizerType::sgd},
       kfac{.name = "kfac", .curvature = curvature};
   kfac.curvature.refresh.staleness = kfac::Staleness::fixed;
@@ -153,6 +161,14 @@ Link link_of(const File& file, const Network& network, const kfac::CurvatureOpti
 }
 
 }  // namespace
+
+nlohmann::ordered_json work_options(const kfac::CurvatureOptions& options) {
+  const auto method = std::ranges::find(kfac::kInverseMethods, options.inverse.method,
+                                        &NamedValue<kfac::InverseMethod>::value);
+  return {{"block_width", options.inverse.block_width},
+          {"inverse_method", method->name},
+          {"statistics_fraction", options.statistics.fraction}};
+}
 
 Cluster measured_cluster(const std::vector<std::string>& files, const Network& network,
                          const kfac::CurvatureOptions& curvature) {

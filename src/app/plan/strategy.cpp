@@ -63,4 +63,23 @@ std::vector<Strategy> strategies(const kfac::CurvatureOptions& base, Intervals i
   return all;
 }
 
+std::vector<Strategy> distributions(const kfac::CurvatureOptions& base, Intervals intervals,
+                                    int ranks) {
+  constexpr int kMostWorkers = 64;
+  std::vector<Strategy> all;
+  for (int workers = 1; workers <= kMostWorkers && ranks % workers == 0; workers *= 2)
+    for (const bool wide : {false, true}) {
+      if (wide && (ranks == 1 || base.inverse.method != kfac::InverseMethod::cholesky)) continue;
+      std::string name = fmt::format("kfac {}/{}", intervals.statistics, intervals.inverses);
+      if (workers > 1) name += fmt::format(" {} workers", workers);
+      if (wide) name += " split wide";
+      all.push_back(at(base, intervals, std::move(name)));
+      all.back().curvature.distribution.split_wide = wide;
+      if (workers > 1)
+        all.back().curvature.distribution.grad_worker_fraction =
+            static_cast<double>(workers) / ranks;
+    }
+  return all;
+}
+
 }  // namespace dkfac::app::planning

@@ -35,5 +35,9 @@ struct Intervals {
 [[nodiscard]] std::vector<Strategy> strategies(const kfac::CurvatureOptions& base,
                                                Intervals intervals, int ranks, int per_node,
                                                double refreshed = kRefreshedPart);
+/// K-FAC with 1, 2, 4, ... workers a layer, with and without wide factors that several ranks
+/// invert.
+[[nodiscard]] std::vector<Strategy> distributions(const kfac::CurvatureOptions& base,
+                                                  Intervals intervals, int ranks);
 
 }  // namespace dkfac::app::planning

@@ -140,7 +140,9 @@ std::string balance_text(std::span<const double> work, std::span<const LayerOwne
   std::int64_t wide = 0;
   for (const LayerOwners& at : owners) wide += (at.ranks_a > 1 ? 1 : 0) + (at.ranks_g > 1 ? 1 : 0);
   return detail::concat(out, "; several ranks invert each of ", wide, " factors (split_wide)",
-                        wide > 0 ? "" : ": none is wide enough and more work than an even share",
+                        wide > 0 ? ""
+                                 : ": none is wide enough (450 columns, without diagonal blocks: "
+                                   "block_width -1) and more work than an even share",
                         "\n");
 }
 

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "comm/collective/worker_grid.h"
 #include "kfac/distribution/split_plan.h"
 
 namespace dkfac::kfac {
@@ -18,7 +19,8 @@ std::vector<LayerOwners> plan_owners(std::span<const LayerSpec> specs,
   const bool apart =
       options.distribution.split_factors && options.inverse.method != InverseMethod::ekfac;
   return assign_factors(shared_loads(std::move(loads), specs, options, world_size, device),
-                        world_size, apart);
+                        world_size, apart,
+                        comm::workers_of(options.distribution.grad_worker_fraction, world_size));
 }
 
 }  // namespace dkfac::kfac

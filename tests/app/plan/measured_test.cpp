@@ -37,6 +37,7 @@ json step(const Network& network) {
       {"benchmark", "step"},
       {"model", "lenet-bn"},
       {"batch", kBatch},
+      {"input", {28, 28, 1}},
       {"ranks", 1},
       {"precision", "f32"},
       {"machine", {{"processor", "a processor"}, {"threads", 1}, {"blas_kernels", "SkylakeX"}}},
@@ -46,6 +47,8 @@ json step(const Network& network) {
         {{"optimizer", "kfac"},
          {"network_flops", flops},
          {"block_width", -1},
+         {"inverse_method", "cholesky"},
+         {"statistics_fraction", 1.0},
          {"parts_ms_by_kind", {{"statistics+inverse", kfac}}}}}}};
 }
 
@@ -136,6 +139,10 @@ TEST_F(Measured, RefusesWhatIsOfOtherWork) {
   other = step(network);
   other["results"][1]["block_width"] = 64;
   EXPECT_NE(refusal(other, network).find("--set optimizer.block_width=-1"), std::string::npos);
+  other = step(network);
+  other["results"][1]["inverse_method"] = "eigen";
+  EXPECT_NE(refusal(other, network).find("--set optimizer.inverse_method=cholesky"),
+            std::string::npos);
   other = step(network);
   other["precision"] = "bf16";
   EXPECT_NE(refusal(other, network).find("--precision f32"), std::string::npos);

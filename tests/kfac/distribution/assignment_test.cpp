@@ -146,6 +146,20 @@ TEST(AssignFactors, GivesAFactorForSeveralRanksToThoseOfWhichTheBusiestHasLeast)
   EXPECT_EQ(assign_factors(both, 4, false), (std::vector<LayerOwners>{shared(0, 4, 2)}));
 }
 
+TEST(AssignFactors, SpreadsTheOwnersOfSharedFactorsOverTheColumnsOfWorkers) {
+  const std::vector<FactorLoads> loads(4, {.a = 100, .g = 1, .apply = 10, .ranks_a = 4});
+  const auto columns = [&](int workers) {
+    std::vector<int> all;
+    for (const LayerOwners& at : assign_factors(loads, 16, false, workers))
+      all.push_back(at.layer % 4);
+    std::ranges::sort(all);
+    return all;
+  };
+  EXPECT_EQ(columns(4), (std::vector<int>{0, 1, 2, 3}));
+  EXPECT_EQ(columns(1), (std::vector<int>{0, 0, 0, 0}));
+  EXPECT_THROW((void)assign_factors(loads, 16, false, 3), InvalidArgument);
+}
+
 TEST(AssignFactors, PlacesLayersAsAssignDoesWhereAllStayWhole) {
   std::vector<FactorLoads> loads{{.bytes = 5}, {.bytes = 40}};
   for (const LayerSpec& spec : testing::resnet50_layers())
