@@ -40,6 +40,7 @@ inline Config config(const std::string& optimizer, const std::vector<std::string
 struct Outcome {
   RunResult result;
   std::map<std::int64_t, double> losses;  ///< By step, of this rank's samples.
+  std::vector<std::string> warnings;
 };
 
 /// stop_at: the step after which the last rank asks to stop; 0: never.
@@ -54,7 +55,10 @@ inline Outcome run(const Config& config, int ranks, const CheckpointPlan& plan,
     const bool first = comm->rank() == 0, last = comm->rank() == ranks - 1;
     RunState state;
     TrainHooks hooks;
-    if (first) hooks.on_step = [&](const StepMetrics& r) { outcome.losses[r.step] = r.loss; };
+    if (first) {
+      hooks.on_step = [&](const StepMetrics& r) { outcome.losses[r.step] = r.loss; };
+      hooks.on_warning = [&](const std::string& text) { outcome.warnings.push_back(text); };
+    }
     if (last && stop_at > 0)
       hooks.stop_requested = [&] { return state.result.steps + 1 == stop_at; };
     train(config, std::move(comm), data, hooks, state, plan);

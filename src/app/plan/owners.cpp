@@ -52,13 +52,6 @@ RebuildWork shared_work(double flops, const kfac::SharedInversion& shared, int r
   return work;
 }
 
-/// Calls f(rank) for the ranks that invert a factor together.
-template <class F>
-void for_group(int owner, int together, int ranks, F&& f) {
-  const int first = owner - owner % together;
-  for (int r = first; r < std::min(first + together, ranks); ++r) f(r);
-}
-
 /// A factor that is rebuilt.
 struct DueFactor {
   double flops = 0;
@@ -84,7 +77,7 @@ std::vector<DueFactor> due_factors(const Ownership& o, const Cluster& c, Rebuild
 std::vector<Inversions> inversions_of(const std::vector<DueFactor>& factors, int ranks) {
   std::vector<Inversions> all(index_of(ranks));
   for (const DueFactor& factor : factors) {
-    for_group(factor.owner, factor.ranks, ranks, [&](int r) {
+    kfac::for_group(factor.owner, factor.ranks, [&](int r) {
       Inversions& rank = all[index_of(r)];
       if (factor.ranks > 1) return add(rank.together, factor.work, 1);
       rank.sum += factor.flops;
@@ -211,7 +204,7 @@ double balance(const Ownership& o, int ranks) {
   double sum = 0;
   const auto invert = [&](double flops, double part, int owner, int together) {
     sum += flops;
-    for_group(owner, together, ranks, [&](int r) { ranks_work[index_of(r)] += part * flops; });
+    kfac::for_group(owner, together, [&](int r) { ranks_work[index_of(r)] += part * flops; });
   };
   for (std::size_t i = 0; i < o.work.size(); ++i) {
     const kfac::LayerOwners& at = o.owners[i];

@@ -1,11 +1,14 @@
 #include <algorithm>
 #include <map>
+#include <span>
+#include <string>
 #include <utility>
 
 #include <fmt/core.h>
 
 #include "dkfac/core/device_info.h"
 #include "dkfac/core/error.h"
+#include "dkfac/kfac/assignment.h"
 #include "dkfac/nn/whitening.h"
 
 #include "app/checkpoint/initial_weights.h"
@@ -13,6 +16,7 @@
 #include "app/run/agreement.h"
 #include "app/run/memory_check.h"
 #include "app/training/state.h"
+#include "kfac/shared/curvature_work.h"
 
 namespace dkfac::app {
 
@@ -164,6 +168,20 @@ void build(TrainState& s) {
   }
 }
 
+/// Warns of an option that has no effect on this network.
+void tell_idle_split(const TrainState& s) {
+  const kfac::CurvatureOptions options = optimizer_options(s.config).kfac.curvature;
+  if (!s.hooks.on_warning || !options.distribution.split_wide) return;
+  const std::span<const LayerSpec> specs = s.attachment->specs();
+  const int ranks = s.comm->size();
+  const std::string why = kfac::idle_split(
+      kfac::counted_owners(specs, kfac::with_block_width(options, specs), ranks, s.ctx.device()),
+      options, ranks);
+  if (!why.empty())
+    s.hooks.on_warning("optimizer.split_wide is set, and no factor is inverted by several ranks: " +
+                       why);
+}
+
 /// Joins the BatchNorms of the ranks that a group extends over; collective.
 void join_batch_norms(TrainState& s) {
   const int ranks = batch_norm_ranks(s.now->phase.config, s.comm->size());
@@ -210,6 +228,7 @@ void build_training(TrainState& s) {
   run_and_agree(*s.comm, s.position, [&] { build(s); });
   on_all_ranks(s.position, [&] { join_batch_norms(s); });
   on_all_ranks(s.position, [&] { s.optimizer->prepare(); });
+  tell_idle_split(s);
   // The optimizer broadcasts the parameters; whitening filters are buffers.
   if (s.comm->size() == 1 || s.model->buffers().numel() == 0) return;
   s.comm->broadcast(s.model->buffers(), 0, s.ctx.stream(), "model buffers");

@@ -1,5 +1,7 @@
 #include "kfac/shared/curvature_work.h"
 
+#include <algorithm>
+
 #include "comm/collective/worker_grid.h"
 #include "kfac/distribution/memory_need.h"
 #include "kfac/distribution/plan_owners.h"
@@ -59,6 +61,15 @@ std::vector<LayerOwners> counted_owners(std::span<const LayerSpec> specs,
   CurvatureOptions counted = options;
   counted.distribution.calibrate = false;
   return plan_owners(specs, counted, {}, ranks, device);
+}
+
+std::string idle_split(std::span<const LayerOwners> owners, const CurvatureOptions& options,
+                       int ranks) {
+  const auto shares = [](const LayerOwners& at) { return at.ranks_a > 1 || at.ranks_g > 1; };
+  if (!options.distribution.split_wide || ranks == 1 || std::ranges::any_of(owners, shares))
+    return {};
+  return "none is wide enough (450 columns, without diagonal blocks: block_width -1) and more work "
+         "than an even share";
 }
 
 std::vector<SharedInversions> shared_inversions(std::span<const LayerSpec> specs,

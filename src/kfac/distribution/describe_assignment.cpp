@@ -15,6 +15,7 @@
 #include "kfac/distribution/plan_owners.h"
 #include "kfac/distribution/split_plan.h"
 #include "kfac/inverse/factor_plan.h"
+#include "kfac/shared/curvature_work.h"
 
 namespace dkfac::kfac {
 namespace {
@@ -139,11 +140,9 @@ std::string balance_text(std::span<const double> work, std::span<const LayerOwne
   if (!options.distribution.split_wide) return out + "\n";
   std::int64_t wide = 0;
   for (const LayerOwners& at : owners) wide += (at.ranks_a > 1 ? 1 : 0) + (at.ranks_g > 1 ? 1 : 0);
+  const std::string idle = idle_split(owners, options, static_cast<int>(work.size()));
   return detail::concat(out, "; several ranks invert each of ", wide, " factors (split_wide)",
-                        wide > 0 ? ""
-                                 : ": none is wide enough (450 columns, without diagonal blocks: "
-                                   "block_width -1) and more work than an even share",
-                        "\n");
+                        idle.empty() ? "" : ": ", idle, "\n");
 }
 
 constexpr int kMostRankRows = 16;

@@ -2,14 +2,9 @@
 
 #include "dkfac/kfac/assignment.h"
 
-namespace dkfac::kfac {
+#include "kfac/shared/curvature_work.h"
 
-/// Calls f(rank) for the ranks that invert a factor together, `averager` among them.
-template <class F>
-void for_group(int averager, int ranks, F&& f) {
-  const int first = averager - averager % ranks;
-  for (int r = first; r < first + ranks; ++r) f(r);
-}
+namespace dkfac::kfac {
 
 /// Calls f(rank, work) for each part of the work of a layer, without the messages of its owner: a
 /// rank may have several.

@@ -34,6 +34,16 @@ struct CurvatureWork {
 [[nodiscard]] std::vector<LayerOwners> counted_owners(std::span<const LayerSpec> specs,
                                                       const CurvatureOptions& options, int ranks,
                                                       Device device);
+/// Calls f(rank) for the `together` ranks that invert a factor together, its owner among them.
+template <class F>
+void for_group(int owner, int together, F&& f) {
+  const int first = owner - owner % together;
+  for (int r = first; r < first + together; ++r) f(r);
+}
+/// Where split_wide is on, several ranks invert none of the factors, and there are several: what
+/// that takes; otherwise empty.
+[[nodiscard]] std::string idle_split(std::span<const LayerOwners> owners,
+                                     const CurvatureOptions& options, int ranks);
 /// What is left to each of the ranks that invert a factor together (docs/distribution.md, "A factor
 /// on several ranks").
 struct SharedInversion {

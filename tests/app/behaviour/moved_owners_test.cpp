@@ -3,6 +3,8 @@
 
 #include <filesystem>
 #include <fstream>
+#include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -135,6 +137,24 @@ TEST(EqualCopies, AreWrittenOnce) {
       EXPECT_TRUE(first.find(name) == nullptr || second.find(name) == nullptr) << name;
     }
   EXPECT_GT(inverses, 10);
+}
+
+TEST(SplitWide, IsWarnedOfWhereItHasNoEffect) {
+  const auto warnings = [](int ranks, const std::string& key, const std::string& widths) {
+    const TempFolder folder;
+    const Config config = tiny::config(
+        "kfac", {key, "optimizer.block_width=-1", "model.name=mlp", "model.widths=" + widths});
+    return tiny::run(config, ranks, {.folder = folder.path(), .more_steps = 1}).warnings;
+  };
+  const std::vector<std::string> found = warnings(2, "optimizer.split_wide=true", "16");
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_TRUE(
+      found[0].starts_with("optimizer.split_wide is set, and no factor is inverted by "
+                           "several ranks: none is wide enough"))
+      << found[0];
+  EXPECT_EQ(warnings(2, "optimizer.split_wide=false", "16").size(), 0U);
+  EXPECT_EQ(warnings(1, "optimizer.split_wide=true", "16").size(), 0U);
+  EXPECT_EQ(warnings(4, "optimizer.split_wide=true", "1000").size(), 0U);
 }
 
 }  // namespace
