@@ -89,6 +89,7 @@ class Training {
   void load(std::istream& in) {
     Restorer restorer(in);
     visit(restorer);
+    restorer.finish();
   }
 
   std::string weights() {

@@ -115,6 +115,7 @@ void Step::agree(comm::FlagMessage flags, Gradients& gradients) {
   recorder().complete(flags.caller.rejects());
   gradients.complete(flags.caller.rejects());
   report_.step = ++count_;  // A call that was refused does not count.
+  flags.hash = comm::mix_hash(flags.hash, static_cast<double>(count_));
   gradients.raise_flags(flags);
   curvature_.raise_flags(flags);
   pipeline_->submit(flags);

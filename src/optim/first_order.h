@@ -107,6 +107,7 @@ bool FirstOrder<Rule>::agree(const StepArgs& args, kfac::StepReport& report) {
   gradients_->complete(args.flags.rejects());
   report.step = ++steps_;  // A call that was refused does not count.
   comm::FlagMessage flags = flags_of(args);
+  flags.hash = comm::mix_hash(flags.hash, static_cast<double>(steps_));
   gradients_->raise_flags(flags);
   pipeline_->submit(flags);
   gradients_->request();

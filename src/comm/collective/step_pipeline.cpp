@@ -102,9 +102,9 @@ AgreedFlags StepPipeline::wait() {
       {message_.numbers<double>(), static_cast<std::size_t>(kFlagElements)}, grid_.world->size());
   if (!agreed.ranks_agree)
     throw CommError(detail::concat(
-        "[step] ranks have issued different collectives, or pass different learning rates, "
-        "momenta, dampings, intervals, weights of statistics or numbers of micro-batches; this is "
-        "rank ",
+        "[step] ranks have issued different collectives, are at different steps, as where some of "
+        "them alone loaded a state, or pass different learning rates, momenta, dampings, "
+        "intervals, weights of statistics or numbers of micro-batches; this is rank ",
         grid_.world->rank(), " of ", grid_.world->size(), " at collective #",
         grid_.world->sequence(),
         ". Run with comm::Check::full to find the first call that differs"));

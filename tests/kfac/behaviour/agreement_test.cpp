@@ -1,11 +1,13 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <gtest/gtest.h>
 
 #include "support/natural_gradient.h"
 #include "support/plain_training.h"
+#include "support/saved_state.h"
 
 // Everything that must be equal on all ranks is checked, and a difference is an error on all ranks
 // that names it.
@@ -94,6 +96,45 @@ TEST(Agreement, LearningRatesThatDifferAreAnErrorOnAllRanksBeforeAnythingMoves) 
       EXPECT_EQ(w, 1);
       throw;
     }
+  });
+}
+
+/// Two steps, and one more after rank 1 has gone back to the state after the first.
+template <class Made, class Step>
+void go_back_alone(const comm::Communicator& comm, Made& made, const Step& step) {
+  step();
+  Saver saver;
+  made.visit_state(saver);
+  step();
+  const std::vector<SavedState> saved{saver.state};
+  Loader loader(saved, 0);
+  if (comm.rank() == 1) made.visit_state(loader);
+  step();
+}
+
+TEST(Agreement, AStateThatSomeRanksAloneLoadIsAnErrorOnAllRanks) {
+  expect_on_all_ranks<CommError>(2, "at different steps", [](auto comm) {
+    const auto optimizer = optim::make_sgd(comm, {});
+    double w = 1, g = 1;
+    const auto id = optimizer->add_layer("a", PlainSpec{.weight = 1},
+                                         {view_of(&w, {1}), {}, view_of(&g, {1}), {}});
+    optimizer->prepare();
+    go_back_alone(*comm, *optimizer, [&] {
+      optimizer->grads_ready(id, Stream::cpu(), {});
+      (void)optimizer->step({.lr = 0.1, .flags = {}}, Stream::cpu());
+    });
+  });
+  expect_on_all_ranks<CommError>(2, "at different steps", [](auto comm) {
+    kfac::Preconditioner preconditioner(comm, agreed_curvature());
+    const auto fc = preconditioner.add_layer("fc", LinearSpec{.in = 1, .out = 1, .bias = false});
+    preconditioner.prepare();
+    go_back_alone(*comm, preconditioner, [&] {
+      double x = 1, g = 1;
+      preconditioner.record_input(fc, view_of(&x, {1, 1}));
+      preconditioner.record_grad_output(fc, view_of(&x, {1, 1}));
+      const std::vector<kfac::LayerGrad> grads{{fc, view_of(&g, {1}), {}}};
+      (void)preconditioner.step(grads);
+    });
   });
 }
 
