@@ -97,18 +97,17 @@ class Kfac {
   /// records of the step, also where no backward pass in training mode was seen and statistics are
   /// due; the same step of the other ranks returns false.
   bool step() {
-    const bool accepted = state_->locked([this] {
+    bool accepted = false;
+    between_steps([&] {
       precondition();
-      state_->begin_step();
-      return report_.nonfinite_gradient + report_.nonfinite_statistic + report_.data_error == 0;
+      accepted = report_.nonfinite_gradient + report_.nonfinite_statistic + report_.data_error == 0;
     });
-    detail::Observer::instance().update();
     if (accepted) optimizer_->step();
     return accepted;
   }
   /// Drops the records of a pass that no step will use; on all ranks.
   void reset() {
-    state_->locked([this] { state_->drop(); });
+    between_steps([this] { state_->drop(); });
   }
   /// Whether passes are recorded, e.g. not those of a gradient penalty.
   void recording(bool on) { state_->paused = !on; }
@@ -119,12 +118,16 @@ class Kfac {
   }
   /// Changes settings between two steps.
   void set_curvature(const dkfac_curvature_settings& settings) {
-    state_->locked([&] {
+    between_steps([&] {
       detail::check(dkfac_preconditioner_set_curvature(state_->handle, &settings));
       if (settings.micro_batches > 0) state_->micro_batches = settings.micro_batches;
-      state_->begin_step();
     });
-    detail::Observer::instance().update();
+  }
+  /// Saves or loads the state, between two steps: dkfac_preconditioner_visit_state(), after which
+  /// other statistics may be due. On all ranks.
+  void visit_state(const dkfac_state_visitor& visitor) {
+    between_steps(
+        [&] { detail::check(dkfac_preconditioner_visit_state(state_->handle, &visitor)); });
   }
   [[nodiscard]] const dkfac_step_report& report() const { return report_; }  ///< Of the last step.
   /// Table of the layers, with the reason where one has no curvature.
@@ -133,13 +136,26 @@ class Kfac {
     detail::check(dkfac_preconditioner_describe(state_->handle, &text));
     return text;
   }
-  /// For the calls of dkfac/c/dkfac.h that read factors and visit the state, between two steps.
+  /// For the calls of dkfac/c/dkfac.h that read factors, between two steps.
   [[nodiscard]] dkfac_preconditioner* handle() const { return state_->handle; }
 
  private:
+  /// Runs what ends a step or changes the next one, which begins also where it throws.
+  template <class F>
+  void between_steps(F function) {
+    const struct Watch {
+      ~Watch() { detail::Observer::instance().update(); }
+    } next;
+    state_->locked([&] {
+      function();
+      state_->begin_step();
+    });
+  }
+
   void find_layers(torch::nn::Module& model, const std::vector<std::string>& skip) {
     std::unordered_set<const c10::TensorImpl*> owned;
     std::unordered_map<const c10::TensorImpl*, std::size_t> first;  // Layer by parameter.
+    std::unordered_set<std::string> unknown(skip.begin(), skip.end());
     for (const auto& group : optimizer_->param_groups())
       for (const at::Tensor& parameter : group.params())
         owned.insert(parameter.unsafeGetTensorImpl());
@@ -168,6 +184,7 @@ class Kfac {
       const auto named = [&name](const std::string& one) {
         return name == one || name.rfind(one + ".", 0) == 0;
       };
+      std::erase_if(unknown, named);
       const bool trained = weight.defined() && weight.requires_grad();
       std::string reason = module.name() + " has no curvature block for it";
       if (std::any_of(skip.begin(), skip.end(), named)) layer.reason = reason = "in Options::skip";
@@ -185,6 +202,9 @@ class Kfac {
         insert(std::move(plain));
       }
     });
+    if (!unknown.empty())
+      throw Error("[Kfac] Options::skip names '" + *unknown.begin() +
+                  "', and the model has no such module; names are those of named_modules()");
   }
 
   /// Names the optimizer's parameters that no registered module has, so that describe() lists them.
@@ -235,6 +255,13 @@ class Kfac {
       throw Error(
           "[step] statistics are due, and no backward pass of the model in training mode "
           "was seen since the last step; call backward() before step()");
+    std::int64_t most = 0;
+    for (const detail::Layer& layer : s.layers) most = std::max(most, layer.records);
+    if (s.due && most < s.micro_batches)
+      throw Error("[step] statistics are due, and " + std::to_string(most) +
+                  " of micro_batches = " + std::to_string(s.micro_batches) +
+                  " backward passes were seen since the last step; call backward() for each, or "
+                  "tell another number by set_curvature()");
     std::vector<dkfac_layer_grad> grads;
     std::vector<std::pair<at::Tensor, at::Tensor>> copies;  // A gradient, and what is passed.
     std::unordered_set<const c10::TensorImpl*> seen;  // Parameters whose gradients are passed.
@@ -297,7 +324,7 @@ class Kfac {
     return highest;
   }
 
-  /// Fills the records of passes that did not use a layer with samples whose gradient is zero.
+  /// Fills the records of passes that did not use a layer.
   void complete(detail::Layer& layer) {
     const bool used = layer.records > 0;
     layer.valid = used || (layer.valid && layer.training());
@@ -308,10 +335,7 @@ class Kfac {
       throw Error("[dkfac] layer '" + layer.name +
                   "' was put into eval mode during training on several ranks; name it in "
                   "Options::skip");
-    while (layer.records < state_->micro_batches) {
-      const auto [x, g] = layer.placeholder();
-      state_->record(layer, x, g);
-    }
+    while (layer.records < state_->micro_batches) state_->record_none(layer);
   }
 
   torch::optim::Optimizer* optimizer_;

@@ -1,4 +1,5 @@
 """Experts in one tensor: each has factors of its own, by the rows that are routed to it."""
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -78,3 +79,40 @@ def test_experts_that_are_applied_otherwise_have_the_diagonal():
     with told() as texts:
         _, _, kfac = precondition(model, lambda m: (m(x, torch.arange(5) % 3) ** 2).mean())
     assert not texts and not kfac.reasons() and isinstance(kfac.curved()[0], VectorLayer)
+
+
+@pytest.mark.parametrize("layer", [nn.Linear(3, 3), nn.Conv1d(3, 3, 1), nn.LayerNorm(3), nn.BatchNorm1d(3),
+                                   nn.Embedding(4, 3)], ids=lambda layer: type(layer).__name__)
+def test_a_branch_that_no_sample_takes_keeps_its_averages(layer):
+    """Also what they have of its bias, whose input is always 1."""
+    class Branched(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.trunk, self.branch = nn.Linear(3, 3), layer
+
+        def forward(self, x, takes):
+            out = self.trunk(x)
+            if isinstance(layer, nn.Embedding):
+                return out + self.branch(torch.arange(len(x)) % 4) if takes else out
+            wide = out.unsqueeze(2) if isinstance(layer, nn.Conv1d) else out
+            return self.branch(wide).flatten(1) if takes else out
+
+    model = Branched().to(F64)
+    optimizer = torch.optim.SGD(model.parameters(), 0.0)
+    kfac = dkfac.attach(model, optimizer, damping=0.1, statistics_interval=1, inverse_interval=1,
+                        **{**EXACT, "new_weight": 0.5})
+
+    def after(takes):
+        optimizer.zero_grad()
+        (model(rand(5, 3), takes) ** 2).mean().backward()
+        optimizer.step()
+        found = kfac.factors("branch")
+        return {key: value.clone() for key, value in found.items() if key.endswith("average") and value is not None}
+
+    before = after(True)
+    assert before
+    for _ in range(3):
+        now = after(False)
+        assert all(torch.equal(now[key], before[key]) for key in before)
+    again = after(True)
+    assert not all(torch.equal(again[key], before[key]) for key in before)  # Control.

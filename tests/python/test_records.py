@@ -49,11 +49,10 @@ def test_more_passes_than_a_step_has_are_refused():
 
 
 def test_missing_passes_are_filled():
-    for without_data in (False, True):
-        records, layer, calls = made(passes=3)
-        records.add([(use_of(layer), torch.ones(4, 2))], ranks=1)
-        records.fill(layer, 1, without_data)
-        assert records.count(layer) == 3 and len(calls) == 6
+    records, layer, calls = made(passes=3)
+    records.add([(use_of(layer), torch.ones(4, 2))], ranks=1)
+    records.fill(layer, 1)
+    assert records.count(layer) == 3 and len(calls) == 6
 
 
 def test_leftovers_are_complete_records_or_those_without_gradients():

@@ -282,6 +282,8 @@ TEST(LibTorch, MicroBatchesAddUpToTheBatch) {
   const torch::Tensor x = rand({8, 4});
   reference.sgd->zero_grad();
   reference.net->forward(x).square().sum(1).mean().backward();
+  model.backward(x);
+  refuse([&] { model.kfac->step(); }, "1 of micro_batches = 2 backward passes were seen");
   model.sgd->zero_grad();
   for (const auto& half : x.chunk(2))
     model.net->forward(half).square().sum(1).mean().div(2).backward();

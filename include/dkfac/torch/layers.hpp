@@ -110,17 +110,18 @@ struct Layer {
     return x.contiguous();
   }
 
-  /// Zeros for an input and an output gradient of one sample that did not use the layer.
+  /// An input and an output gradient of no samples, in the form of a record, for a pass that does
+  /// not use the layer: samples of zeros would count for its bias, whose input is 1.
   [[nodiscard]] std::pair<at::Tensor, at::Tensor> placeholder() const {
     if (spec.kind == DKFAC_LINEAR)
-      return {weight.new_zeros({1, spec.in}), weight.new_zeros({1, spec.out})};
+      return {weight.new_zeros({0, spec.in}), weight.new_zeros({0, spec.out})};
     if (spec.kind == DKFAC_EMBEDDING)
-      return {at::zeros({1, 1}, at::kInt), weight.new_zeros({1, 1, spec.width})};
+      return {at::zeros({0, 1}, at::kInt), weight.new_zeros({0, 1, spec.width})};
     if (spec.kind == DKFAC_NORM) {
-      const at::Tensor x = weight.new_zeros({1, spec.channels});
+      const at::Tensor x = weight.new_zeros({0, spec.channels});
       return {x, x};
     }
-    std::vector<std::int64_t> image{1, spec.in}, out{1, spec.out};
+    std::vector<std::int64_t> image{0, spec.in}, out{0, spec.out};
     for (int i = 0; i < 2; ++i) {
       image.push_back(spec.dilation[i] * (spec.kernel[i] - 1) + 1);
       out.push_back(spec.same != 0 ? image.back() : 2 * spec.padding[i] / spec.stride[i] + 1);

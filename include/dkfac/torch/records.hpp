@@ -7,6 +7,7 @@
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -102,7 +103,13 @@ struct State {
   }
 
   void record(Layer& layer, const at::Tensor& input, const at::Tensor& gradient) {
-    const at::Tensor x = layer.form(input, samples), g = layer.form(gradient, samples);
+    send(layer, layer.form(input, samples), layer.form(gradient, samples));
+  }
+  void record_none(Layer& layer) {
+    const auto [x, g] = layer.placeholder();
+    send(layer, x, g);
+  }
+  void send(Layer& layer, const at::Tensor& x, const at::Tensor& g) {
     const std::int64_t rows = g.size(0), n = samples > 0 ? samples : rows;
     const auto scale = [this](double loss, std::int64_t count) {
       return dkfac_record_scale{loss, std::max<std::int64_t>(1, count) * micro_batches * ranks};
@@ -114,9 +121,10 @@ struct State {
       std::vector<std::int64_t> over{-1};
       if (layer.spec.over_channels == 0)
         over = x.dim() == 4 ? std::vector<std::int64_t>{0, 2, 3} : std::vector<std::int64_t>{0};
-      const bool wide = x.scalar_type() == at::kDouble;
-      const auto [variance, mean] =
-          at::var_mean(wide ? x : x.to(at::kFloat), at::IntArrayRef(over), /*unbiased=*/false);
+      const at::Tensor wide = x.scalar_type() == at::kDouble ? x : x.to(at::kFloat);
+      const auto [variance, mean] =  // Of no samples not NaN.
+          rows > 0 ? at::var_mean(wide, at::IntArrayRef(over), /*unbiased=*/false)
+                   : std::tuple(wide.sum(over), wide.sum(over));
       const at::Tensor m = mean.flatten().contiguous();
       const at::Tensor s = at::rsqrt(variance + layer.epsilon).flatten().contiguous();
       const at::Tensor same = g.to(x.scalar_type());
@@ -145,10 +153,7 @@ struct State {
                     "place of optimizer.step(); call reset() where a step is left out, set " +
                     "micro_batches to the backward passes of a step, and name a layer that is " +
                     "used several times in a pass in Options::skip");
-      if (g.numel() == 0) {  // No rows: as a pass that did not use the layer.
-        const auto [zero_x, zero_g] = layer.placeholder();
-        return record(layer, zero_x, zero_g);
-      }
+      if (g.numel() == 0) return record_none(layer);
       const auto pass = static_cast<std::size_t>(layer.records);
       const std::int64_t n = layer.form(x, samples).size(0);
       if (pass == passes.size()) passes.emplace_back(n, layer.name);

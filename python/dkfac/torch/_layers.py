@@ -68,7 +68,7 @@ class Layer:
         self.id = -1          # In the library.
         self.rows: Rows | None = None  # The part of a weight that it is; None: the whole.
         self.parts: dict[Rows, LinearLayer] = {}  # Rows that are used on their own.
-        self.valid = False    # It has been recorded, and not been put into eval mode since.
+        self.valid = self.stopped = False  # It has been recorded, and not been put into eval mode since; it has been.
         self.idle = False     # It was frozen in a step with statistics, whose averages have faded since.
         self.second = False   # The model has its samples in the second dimension.
         self.nhwc = False     # Channels are in the last dimension.
@@ -152,13 +152,9 @@ class Layer:
         raise NotImplementedError
 
     def placeholder(self) -> Record:
-        """An input and an output gradient of zeros, which stand for samples that did not use the layer."""
+        """An input and an output gradient of no samples, for a pass that does not use the layer. Samples of zeros would
+        count for its bias, whose input is 1."""
         raise NotImplementedError
-
-    def placeholder_without_rows(self) -> Record:
-        """The same of no samples."""
-        x, grad, _ = self.placeholder()
-        return Record(x[:0], grad[:0])
 
 
 class LinearLayer(Layer):
@@ -208,7 +204,7 @@ class LinearLayer(Layer):
 
     def placeholder(self) -> Record:
         out, width = self.size()
-        return Record(self.zeros(1, width), self.zeros(1, out))
+        return Record(self.zeros(0, width), self.zeros(0, out))
 
 
 class TransposedLayer(LinearLayer):
@@ -299,7 +295,7 @@ class ConvLayer(Layer):
         m = self.module
 
         def zeros(channels: int, size: list[int]) -> torch.Tensor:
-            return self.zeros(*((1, *size, channels) if self.nhwc else (1, channels, *size)))
+            return self.zeros(*((0, *size, channels) if self.nhwc else (0, channels, *size)))
         return Record(zeros(m.in_channels, image), zeros(m.out_channels, out))
 
 
@@ -358,16 +354,10 @@ class NormLayer(Layer):
     def placeholder(self) -> Record:
         channels = self.weight.numel()
         if self.over_channels:
-            x = self.zeros(1, 1, channels)
-            return Record(x, x, (self.zeros(1), self.zeros(1) + 1))
-        x = self.zeros(*((1, 1, 1, channels) if self.nhwc else (1, channels, 1, 1)))
+            x = self.zeros(0, 1, channels)
+            return Record(x, x, (self.zeros(0), self.zeros(0)))
+        x = self.zeros(*((0, 1, 1, channels) if self.nhwc else (0, channels, 1, 1)))
         return Record(x, x, (self.zeros(channels), self.zeros(channels) + 1))
-
-    def placeholder_without_rows(self) -> Record:
-        x, grad, moments = self.placeholder()
-        if moments is not None and self.over_channels:
-            moments = moments[0][:0], moments[1][:0]
-        return Record(x[:0], grad[:0], moments)
 
 
 class EmbeddingLayer(Layer):
@@ -396,5 +386,5 @@ class EmbeddingLayer(Layer):
         return tensor.view(tensor.shape[0], -1, tensor.shape[-1])
 
     def placeholder(self) -> Record:
-        zero = torch.zeros(1, 1, dtype=torch.int32, device=self.weight.device)
-        return Record(zero, self.zeros(1, 1, self.weight.shape[1]))
+        none = torch.zeros(0, 1, dtype=torch.int32, device=self.weight.device)
+        return Record(none, self.zeros(0, 1, self.weight.shape[1]))

@@ -21,7 +21,7 @@ from ._gradients import Rates, any_nonzero
 from ._join import Joins
 from ._layers import Layer
 from ._left import gradients_of
-from ._progress import lacking
+from ._progress import lacking, told_as
 from ._recorder import Recorder
 from ._registered import Registered
 from ._settable import Settable, refuse_unknown
@@ -183,7 +183,8 @@ class ModelPreconditioner(Joins, Sampled, Settable):
         recorder.settings.apply_in_step(registered.library)
         registered.comparison.check(self.curved())
         before()
-        report = self._step_of_library(registered, lr, lacks is not None)
+        with told_as(lacks, recorder.end_step):
+            report = self._step_of_library(registered, lr, lacks is not None)
         if undo is not None and report.stop == self.comm.size:  # No rank had a backward pass.
             undo()
             recorder.end_step()
@@ -280,9 +281,13 @@ class ModelPreconditioner(Joins, Sampled, Settable):
         """Steps since this was made that the ranks rejected, since a gradient or a statistic was not finite."""
         return self._telling.rejections.count
 
+    def _keeps_unused(self) -> bool:
+        return self._library is not None and self.comm.size == 1
+
     def report(self) -> str:
         """A table of the layers, with the reason why a layer has no curvature."""
-        return self._recorder.layers.lines(self._library.describe() if self._library is not None else None)
+        table = self._library.describe() if self._library is not None else None
+        return self._recorder.layers.lines(table, self._keeps_unused())
 
     def summary(self) -> str:
         """What is done, in one line, which the first step with statistics logs: the share of the trained parameters
@@ -292,7 +297,7 @@ class ModelPreconditioner(Joins, Sampled, Settable):
 
     def reasons(self) -> dict[str, str]:
         """{name: reason} of the parameters that get the first-order update."""
-        return self._recorder.layers.reasons()
+        return self._recorder.layers.reasons(self._keeps_unused())
 
     def factors(self, name: str) -> dict[str, torch.Tensor]:
         """Copies of what this rank holds of a layer's curvature: {"a_average": tensor, ...}."""
@@ -382,7 +387,7 @@ class ModelPreconditioner(Joins, Sampled, Settable):
             if anew:
                 recorder.register()
                 for layer in self.layers:
-                    layer.valid = False
+                    layer.valid = layer.stopped = False
             recorder.apply_settings(force=anew)
             recorder.load_pending()
             recorder.prepare_pass()

@@ -1,8 +1,10 @@
 """Whether a backward pass has come since the last step: without one, a step would precondition the gradients again."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 
+from .._library import Error, InvalidArgument
 from . import _messages
 from ._compiled import Stance
 from ._gradients import any_nonzero
@@ -45,6 +47,18 @@ def lacking(setup: Setup, passes: Passes, curved: Sequence[Layer], records: Step
             + ("kfac.fisher_backward() of its output and " if setup.sampled and due else "")
             + "backward() on a loss of its output"
             + (", outside of paused()," if due else "") + " before the step")
+
+
+@contextlib.contextmanager
+def told_as(lacks: str | None, end_step: Callable[[], None]) -> Iterator[None]:
+    """Where each rank lacks a backward pass, the library refuses statistics of no samples: tells it by that lack."""
+    try:
+        yield
+    except InvalidArgument as error:
+        if lacks is None:
+            raise
+        end_step()
+        raise Error(lacks) from error
 
 
 def _recorded(passes: Passes, records: StepRecords | None) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .._library import Error, integer
+from .._library import Error
 from .._preconditioner import Preconditioner
 from . import _capture, _checks, _compiled, _fisher, _fit, _messages, _own_time, _scalers, _state
 from ._batch import Candidate, rows_of
@@ -25,7 +25,7 @@ from ._settings import Settings
 from ._setup import Setup
 from ._submodules import Submodules
 from ._trained import ModelLayers
-from ._uncaught import Uncaught
+from ._uncaught import Uncaught, refuse_other_uses
 from ._vector_hooks import VectorHooks
 
 
@@ -110,16 +110,6 @@ class Recorder:
         library.set_curvature(micro_batches=self.setup.accumulation_steps or 1)
         self.registered = Registered(self.setup, library, self.layers.all, self.layers.unseen)
         return self.registered
-
-    def accumulate(self, steps: int | None) -> None:
-        """Sets the number of passes of a step; None: they are counted."""
-        if steps is not None:
-            steps = integer("settings", "accumulation_steps", steps, 1, 32)
-        if self.recorded():
-            raise Error("[settings] accumulation_steps is set within a step, of which passes are recorded; set it "
-                        "after the step, or call reset_batch() first")
-        self.setup.accumulation_steps = steps
-        self.count = Count(steps, self.setup.comm.size)
 
     def load_pending(self) -> None:
         pending, self.pending = self.pending, None
@@ -272,6 +262,8 @@ class Recorder:
     def backward_begins(self, tensors: tuple[torch.Tensor, ...]) -> None:
         """torch.autograd.backward() is called, of this model's loss or of something else."""
         self.passes.backward_begins(tensors)
+        if self.passes.backwards == 1:  # And not a checkpoint within it.
+            self.consistency.backward_begins(tensors)
         if self.passes.paused:
             return
         if self.passes.current is not None:
@@ -286,6 +278,9 @@ class Recorder:
             self._send_held(done)
             if self.registered is not None:
                 self.registered.records.pass_ends()
+            if done:
+                refuse_other_uses(self)
+            self.consistency.losses = ()
 
     def _send_held(self, done: bool) -> None:
         held, self._held = self._held, []
@@ -347,7 +342,7 @@ class Recorder:
         for layer in layers:
             if registered.records.count(layer) == 0:
                 self.consistency.lacks(layer)
-            registered.records.fill(layer, self.joining.ranks, self.joining.without_data)
+            registered.records.fill(layer, self.joining.ranks)
         registered.records.send_tied(layers, self.joining.ranks)
         self.consistency.check(self.setup, self.joining.ranks)
         self.layers.count_curved()

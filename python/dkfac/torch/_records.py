@@ -90,7 +90,7 @@ class StepRecords:
         else:
             record = joined(layer, [_record(use, grad) for use, grad in filled])
             self._send(layer, record, ranks, samples, loss_scale, uses)
-        layer.valid = True
+        layer.valid, layer.stopped = True, False
         for use, _ in found:
             use.release()
 
@@ -137,24 +137,24 @@ class StepRecords:
             library.record_input(layer.id, tensor_struct(x), c.RecordScale(1.0, inputs))
             library.record_grad_output(layer.id, tensor_struct(grad), of_grad)
 
-    def fill(self, layer: Layer, ranks: int, without_data: bool) -> None:
-        """Completes the records of a layer that some passes of the step did not use, with samples of zeros; without
-        samples on a rank `without_data`."""
+    def fill(self, layer: Layer, ranks: int) -> None:
+        """Completes the records of a layer that some passes of the step did not use."""
         if self.count(layer) == 0:
             frozen = not layer.module.training and layer.weight_grad() is not None
             if frozen and self._setup.comm.size > 1:
                 raise Error(f"[dkfac] layer '{layer.name}' was put into eval mode during training on several ranks; "
                             "name it in skip_layers")
-            layer.valid = layer.valid and layer.module.training
+            if layer.valid and not layer.module.training:
+                layer.valid, layer.stopped = False, True
             layer.idle = layer.idle or not layer.weight.requires_grad
         while self.count(layer) < self.passes * self.uses:
-            self._send(layer, layer.placeholder_without_rows() if without_data else layer.placeholder(), ranks)
+            self._send(layer, layer.placeholder(), ranks)
             self.end_pass(layer, ranks)
 
     def end_pass(self, layer: Layer, ranks: int) -> None:
         """Counts the forward passes of a backward pass that do not use the layer, which have no part in A."""
         while self.count(layer) % self.uses:
-            self._send(layer, layer.placeholder_without_rows(), ranks)
+            self._send(layer, layer.placeholder(), ranks)
 
     def leftover(self, full: bool) -> bool:
         """Whether a pass that begins now may be of another step than the records: that one is complete, or its

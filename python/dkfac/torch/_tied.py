@@ -90,7 +90,7 @@ class TiedLayer(EmbeddingLayer):
 
     def placeholder(self) -> Record:
         vocabulary, width = self.weight.shape
-        return Record(self.zeros(1, vocabulary), self.zeros(1, 1, width))
+        return Record(self.zeros(0, vocabulary), self.zeros(0, 1, width))
 
     def zeros(self, *shape: int) -> torch.Tensor:
         return _wide(super().zeros(*shape))

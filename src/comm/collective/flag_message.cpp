@@ -79,7 +79,7 @@ AgreedFlags decode_flags(std::span<const double> sums, int world_size) {
     const double sum = sums[kHashAt + 2 * i], squares = sums[kHashAt + 2 * i + 1];
     if (world_size * squares != sum * sum) agreed.ranks_agree = false;
   }
-  agreed.no_samples = count_of(sums[kNoSamplesAt]) == world_size;
+  agreed.without_samples = count_of(sums[kNoSamplesAt]);
   return agreed;
 }
 

@@ -36,7 +36,7 @@ struct AgreedFlags {
   int failed_rank = -1;     ///< Set if exactly one rank reports a failed statistic.
   int failed_statistic = -1;
   bool lacks_inverse = false;  ///< Raised by any rank.
-  bool no_samples = false;     ///< Raised by all ranks: the statistics would be 0.
+  int without_samples = 0;     ///< Ranks with no_samples.
 };
 
 /// Elements of a message: six flags; the failed rank and statistic; h and h*h for each of the 16

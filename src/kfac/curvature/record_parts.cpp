@@ -15,11 +15,6 @@ namespace {
 void check_samples(const LayerTable& layers, const Caller& caller, const Statistic& s,
                    ConstTensorView data, std::int64_t rows) {
   const std::int64_t samples = s.samples + data.dim(0), all_rows = s.rows + rows;
-  const bool alone = layers.comm->size() == 1 || layers.has_local_statistics();
-  DKFAC_CHECK(
-      samples > 0 || !alone, caller, "with the record ", data.shape(), " the step has no samples",
-      layers.has_local_statistics() ? " on this rank, where local_statistics need some" : "",
-      "; record the statistics of a batch that has some");
   if (!layers.recorded_here(s.partner)) return;
   const Statistic& other = layers.statistic(s.partner);
   if (other.records < layers.options.statistics.micro_batches) return;

@@ -96,9 +96,13 @@ void Recorder::complete(bool allow_missing) {
 
 void Recorder::raise_flags(comm::FlagMessage& message) const {
   message.statistic_count = nonfinite_;
-  message.no_samples = layers_.schedule.any_due();
-  for (StatisticId id = 0; id < layers_.ids(); ++id)
-    if (layers_.recorded_here(id) && layers_.statistic(id).samples > 0) message.no_samples = false;
+  bool recorded = false, samples = false;
+  for (StatisticId id = 0; id < layers_.ids(); ++id) {
+    if (!layers_.due(id) || !layers_.recorded_here(id)) continue;
+    recorded = true;
+    samples = samples || layers_.statistic(id).samples > 0;
+  }
+  message.no_samples = recorded && !samples;
 }
 
 void Recorder::request() {
@@ -115,10 +119,14 @@ void Recorder::request() {
 }
 
 void Recorder::require_samples(const comm::AgreedFlags& agreed) const {
-  DKFAC_CHECK(!agreed.no_samples || !agreed.flags.may_update(), "[step] none of the ",
-              layers_.comm->size(),
+  if (!agreed.flags.may_update()) return;
+  const int ranks = layers_.comm->size(), without = agreed.without_samples;
+  DKFAC_CHECK(without < ranks, "[step] none of the ", ranks,
               " ranks has recorded a sample in this step, so that its statistics would be 0; pass "
               "a batch that has some on at least one of them");
+  DKFAC_CHECK(without == 0 || !layers_.has_local_statistics(), "[step] ", without, " of the ",
+              ranks,
+              " ranks have recorded no sample in this step; local_statistics need some on each");
 }
 
 void Recorder::finish(bool accepted, StepReport& report) {

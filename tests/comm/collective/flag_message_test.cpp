@@ -67,11 +67,11 @@ TEST(FlagMessage, StopDoesNotHoldAnUpdateBack) {
 
 TEST(FlagMessage, TellsWhetherNoRankHasSamples) {
   std::vector<FlagMessage> messages(3);
-  EXPECT_FALSE(count(messages).no_samples);
+  EXPECT_EQ(count(messages).without_samples, 0);
   messages[0].no_samples = messages[2].no_samples = true;
-  EXPECT_FALSE(count(messages).no_samples);
+  EXPECT_EQ(count(messages).without_samples, 2);
   messages[1].no_samples = true;
-  EXPECT_TRUE(count(messages).no_samples);
+  EXPECT_EQ(count(messages).without_samples, 3);
 }
 
 TEST(FlagMessage, NamesTheRankAndLayerOfASingleFailure) {

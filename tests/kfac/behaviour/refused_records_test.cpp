@@ -83,12 +83,19 @@ TEST(RefusedRecords, HaveNoSamples) {
                    }),
                    {"[record_input] layer 'fc7'", "[0, 3]", "RecordScale::global_batch"}));
   const RecordScale scale{.loss_scale = 1, .global_batch = 4};
-  EXPECT_TRUE(says(refusal([&] { told.input({0, 3}, scale); }), {"[record_input]", "[0, 3]"}));
-  EXPECT_TRUE(says(refusal([&] { told.output({0, 2}, scale); }), {"[record_grad_output]"}));
+  const auto refused = [](OneLayer& layer) {
+    return says(refusal([&] {
+                  (void)layer.step(layer.view({2, 3}));
+                }),
+                {"[step] none of the 1 ranks has recorded a sample"});
+  };
+  told.input({0, 3}, scale);
+  told.output({0, 2}, scale);
+  EXPECT_TRUE(refused(told));
   OneLayer norm(kNorm);
   const TensorView x = norm.view({0, 2}), mean = norm.view({2});
-  EXPECT_TRUE(says(refusal([&] { norm.batch_norm(x, mean, mean, x, scale); }),
-                   {"[record_normalization]", "[0, 2]"}));
+  norm.batch_norm(x, mean, mean, x, scale);
+  EXPECT_TRUE(says(refusal([&] { (void)norm.step(mean, mean); }), {"[step] none of the 1 ranks"}));
   // One of two parts may be empty where the samples are counted, not both.
   CurvatureOptions options = options64(2);
   options.loss_reduction = LossReduction::sum;
@@ -98,8 +105,46 @@ TEST(RefusedRecords, HaveNoSamples) {
   parts.input({4, 3}, scale);
   parts.output({4, 2}, scale);
   EXPECT_TRUE(parts.step(parts.view({2, 3})));
-  empty.input({0, 3}, scale);
-  EXPECT_TRUE(says(refusal([&] { empty.input({0, 3}, scale); }), {"[record_input]"}));
+  for (int part = 0; part < 2; ++part) {
+    empty.input({0, 3}, scale);
+    empty.output({0, 2}, scale);
+  }
+  EXPECT_TRUE(refused(empty));
+}
+
+// A branch that no sample takes, on one rank too: its averages stay, to the bias's element.
+TEST(RefusedRecords, MayBeOfNoSamplesInOneLayer) {
+  CurvatureOptions options = options64();
+  options.statistics.new_weight = 0.5;
+  kfac::Preconditioner preconditioner(comm::make_self(), options);
+  const LinearSpec spec{.in = 3, .out = 2};
+  const LayerId used = preconditioner.add_layer("used", spec),
+                branch = preconditioner.add_layer("branch", spec);
+  std::vector<double> memory(64, 0.5);
+  const auto train = [&](std::int64_t samples_of_branch) {
+    const RecordScale scale{.loss_scale = 1, .global_batch = 4};
+    std::vector<kfac::LayerGrad> grads;
+    for (const auto& [layer, n] : {std::pair(used, std::int64_t{4}), {branch, samples_of_branch}}) {
+      preconditioner.record_input(layer, view_of(memory.data(), {n, 3}), Stream::cpu(), scale);
+      preconditioner.record_grad_output(layer, view_of(memory.data(), {n, 2}), Stream::cpu(),
+                                        scale);
+      grads.push_back({layer, view_of(memory.data() + 16 * grads.size(), {2, 3}),
+                       view_of(memory.data() + 16 * grads.size() + 8, {2})});
+    }
+    EXPECT_TRUE(preconditioner.step(grads, Stream::cpu()).updated);
+    memory.assign(memory.size(), memory.front() + 1);
+    std::vector<std::vector<double>> averages;
+    for (const LayerId layer : {used, branch}) {
+      const Tensor a = preconditioner.read_factors(layer).a.average;
+      averages.emplace_back(a.data<double>(), a.data<double>() + a.numel());
+    }
+    return averages;
+  };
+  const auto before = train(4), after = train(0), again = train(4);
+  EXPECT_EQ(before[0].back(), 1);  // Of the bias.
+  EXPECT_EQ(after[1], before[1]);
+  EXPECT_NE(after[0], before[0]);
+  EXPECT_NE(again[1], before[1]);
 }
 
 /// Returns each rank's outcome of a step in which it records so many samples: "updated", "skipped"

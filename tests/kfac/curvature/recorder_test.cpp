@@ -104,7 +104,7 @@ TEST_F(RecorderOfOneRank, RefusesAStepWithoutSamples) {
   EXPECT_TRUE(flags().no_samples);
   comm::AgreedFlags agreed;
   recorder_.require_samples(agreed);
-  agreed.no_samples = true;
+  agreed.without_samples = 1;
   EXPECT_TRUE(contains(message_of([&] { recorder_.require_samples(agreed); }),
                        "[step] none of the 1 ranks has recorded a sample"));
   agreed.flags.data_error = 1;
