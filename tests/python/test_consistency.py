@@ -118,7 +118,8 @@ def test_legitimate_differences_are_not_told(case):
         def before_step(model):
             for p in model.parameters():
                 p.grad.div_(1024)
-    texts, kfac = trained(model, x, passes, loss, before_step, **options)
+    steps = 1 if case == "strong penalty" else 2  # It diverges at this rate.
+    texts, kfac = trained(model, x, passes, loss, before_step, steps, **options)
     assert texts == [] and kfac.reasons() == {}
 
 

@@ -1,4 +1,5 @@
 """Errors name the remedy for the program at hand, and the remedy works."""
+import contextlib
 import sys
 import types
 
@@ -62,7 +63,7 @@ def test_two_backward_passes_of_one_graph():
     model, optimizer, kfac = attached()
     out = model(torch.ones(6, 4))
     out.square().mean().backward(retain_graph=True)
-    refused(out.sum().backward, "backward() ran twice", "add them and call backward() once", "paused()",
+    refused(out.sum().backward, "backward() or", "ran twice", "add them and call backward() once", "paused()",
             never=("skip_layers", "create_graph"))
     kfac.reset_batch()
     optimizer.zero_grad()
@@ -126,6 +127,19 @@ def test_a_layer_in_two_checkpoints_keeps_its_gradient_and_is_an_error_where_it_
     optimizer.zero_grad()
     model.times = 2
     refused(model(torch.ones(6, 4)).sum().backward, "layer 'inner'", "used twice in one pass", "skip_layers")
+
+
+def test_gradients_of_a_loss_beside_its_backward_pass_name_the_function_and_the_way():
+    model, optimizer, kfac = attached(nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 3)))
+    for paused in (True, False):
+        loss = model(torch.ones(6, 4)).square().mean()
+        with kfac.paused() if paused else contextlib.nullcontext():
+            torch.autograd.grad(loss, model[2].weight, retain_graph=True)
+        if paused:
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    refused(loss.backward, "layer '2' arrived twice", "torch.autograd.grad() ran twice", "retain_graph=True", "paused()")
 
 
 class LightningModule(nn.Module):

@@ -149,19 +149,19 @@ def refuse_pass(model: nn.Module) -> None:
 
 
 def refuse_replaced(layer: Layer, model: nn.Module) -> None:
-    own = set(map(id, layer.module._parameters.values()))
-    if id(layer.weight) in own and (layer.bias is None or id(layer.bias) in own):
-        return
-    own = set(map(id, _sharded.parameters_of(layer.module).values()))
-    for name, parameter in (("weight", layer.weight), ("bias", layer.bias)):
-        if parameter is not None and id(parameter) not in own:
-            sharded = _sharded.refusal(model)
-            if sharded is not None:
-                raise Error(f"[dkfac] since attach() the model {sharded}")
-            if any(map(_sharded.is_sharded, model.parameters())):
-                raise Error(f"[dkfac] {_sharded.LATE}")
-            raise Error(f"[dkfac] the {name} of layer '{layer.name}' was replaced after attach(): give the new one to "
-                        "the optimizer (add_param_group()), or detach() and attach again")
+    for name, place in (("weight", layer.place), ("bias", layer.bias_place)):
+        if place.kept():
+            continue
+        sharded = _sharded.refusal(model)
+        if sharded is not None:
+            raise Error(f"[dkfac] since attach() the model {sharded}")
+        if any(map(_sharded.is_sharded, model.parameters())):
+            raise Error(f"[dkfac] {_sharded.LATE}")
+        start = f"[dkfac] the {name} of layer '{layer.name}' was replaced after attach()"
+        if (now := place.name_now()) is not None:
+            raise Error(f"{start} by a tensor that is computed of it, its {now!r}, as pruning and spectral_norm() do: "
+                        "detach() and attach again")
+        raise Error(f"{start}: give the new one to the optimizer (add_param_group()), or detach() and attach again")
 
 
 def innermost(optimizer: object) -> torch.optim.Optimizer:

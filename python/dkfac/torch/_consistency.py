@@ -56,6 +56,7 @@ class Consistency:
         self.samples = Samples([layer for layer in layers if not _sharded.is_sharded(layer.weight)])
         self.turn = 0         # Steps with statistics before this one.
         self.told: set[object] = set()  # Layers, and "scale".
+        self.explained: set[Layer] = set()  # That were asked for in other_use() since the last check.
         self.scale = 1.0
         self.hooks: list[RemovableHandle] = []
         self.active = False   # The passes of this step are checked.
@@ -75,10 +76,15 @@ class Consistency:
         """A backward pass begins, of a loss with this scale, in place of that of begin()."""
         self.scale, self.heard = scale, True
 
+    def backward_begins(self, losses: Sequence[torch.Tensor] = ()) -> None:
+        """torch.autograd.backward() is called: those before it are over."""
+        self.losses = losses
+        self.sums: dict[tuple[int, int], _sums.Sum] = {}  # By the run of autograd, and id of a parameter.
+
     def restart(self) -> None:
-        """The passes before are given up."""
-        self.sums: dict[int, _sums.Sum] = {}  # By id of a parameter, as the next.
-        self.compared: dict[int, _sums.Comparison] = {}
+        """The passes before are given up. That is found when the first record of a later one arrives, whose backward
+        pass goes on: its sums stay."""
+        self.compared: dict[int, _sums.Comparison] = {}  # By id of a parameter.
         self.samples.clear()
 
     def end_step(self) -> None:
@@ -96,6 +102,7 @@ class Consistency:
         self.mixed = self.interrupted = False
         self.traced = False     # Uses were looked for in the whole graph of a loss.
         self.evaluating: list[str] = []  # Layers that were put into eval mode since they were recorded.
+        self.backward_begins()
         self.restart()
 
     def pause(self, by: int) -> None:
@@ -135,10 +142,9 @@ class Consistency:
 
     def mark(self, layer: Layer, out: torch.Tensor, inputs: Iterable[torch.Tensor]) -> None:
         """A use is recorded."""
-        if self.active:
-            _graph.mark(out, inputs, id(self))
-            if _sharded.is_sharded(layer.weight):
-                self._watch_whole(layer)
+        _graph.mark(out, inputs, id(self))
+        if self.active and _sharded.is_sharded(layer.weight):
+            self._watch_whole(layer)
 
     def _watch_whole(self, layer: Layer) -> None:
         """The gradients of a pass are those of the whole parameters that fully_shard() gives a module."""
@@ -180,6 +186,19 @@ class Consistency:
         self.found.update(found)
         return found
 
+    def unexplained(self) -> list[Layer]:
+        """Layers of which a use can be recorded, but for those that were asked for since the last check."""
+        return [layer for layer in self.layers if layer.function is not None and layer not in self.explained]
+
+    def other_use(self, layer: Layer) -> str | None:
+        """The operation by which the graph of the last loss uses the weight of a layer that has no recorded use there.
+        None also where it has been asked for since the last check: the answer takes a walk of the graph."""
+        self.explained.add(layer)
+        roots = [t.grad_fn for t in self.losses if t.grad_fn is not None]
+        key = id(layer.weight)
+        uses, _, met = _graph.search(roots, id(self), {key: layer}) if not self.mixed else ({}, (), False)
+        return uses.get(key) if met else None
+
     def arrived(self, use: Use, grad: torch.Tensor) -> None:
         """The output gradient of a use has arrived."""
         layer, owner = use.layer, self.owners.get(id(use.layer.weight))
@@ -191,13 +210,13 @@ class Consistency:
         for parameter, one in ((layer.weight, weight), (layer.bias, bias)):
             if one is not None and parameter is not None:
                 one.place(parameter, layer.rows)
-                known = self.sums.setdefault(id(parameter), one)
+                known = self.sums.setdefault((_graph.run(), id(parameter)), one)
                 if known is not one:
                     known.add(one)
 
     def _compare(self, key: int, grad: torch.Tensor) -> None:
         """A parameter gets a gradient, before any hook of the user."""
-        one = self.sums.pop(key, None)
+        one = self.sums.pop((_graph.run(), key), None)
         if self.paused or not dense(grad) or key not in self.owners:
             return
         found = self.owners[key] in self.found
@@ -225,6 +244,7 @@ class Consistency:
         if self.evaluating:
             self.tell("eval", _messages.evaluating(self.evaluating))
         if self.turn % INTERVAL == 0:
+            self.explained.clear()
             differing = self._differing()
             wrong = {*self.found, *(differing if self.turn == 0 else ())}
             flags = torch.tensor([float(layer in wrong) for layer in self.layers], dtype=torch.float64)

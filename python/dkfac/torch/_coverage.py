@@ -66,7 +66,7 @@ class Coverage:
 
 
 def coverage_of(layers: ModelLayers, alone: bool) -> Coverage:
-    """`alone`: on one rank, where a layer that no pass has used keeps its gradient."""
+    """`alone`: as in lacking() of the layers."""
     trained = layers.trained()
     left = {id(p): p.numel() for _, p in trained}
     found = Coverage(trained=sum(left.values()), frozen=layers.frozen(), foreign=layers.foreign())
@@ -83,11 +83,11 @@ def coverage_of(layers: ModelLayers, alone: bool) -> Coverage:
         return total
     for layer in layers.all:
         count = take(layer)
-        if count and layer.curved and (layer.valid or not alone):
+        reason = layers.lacking(layer, alone)
+        if count and reason is None:
             found.curved += count
             found.layers.append(layer)
-        elif count:
-            reason = layer.reason or layer.left or "used by no pass so far"
+        elif count and reason is not None:
             found.add("shares a parameter" if reason.startswith("shares a parameter") else reason, count, layer.name)
     for name, p in trained:
         if left[id(p)]:

@@ -22,6 +22,13 @@ _ELEMENTWISE = _SUMS | {"Mul", "Div", "Pow", "Sqrt", "Neg", "Exp", "Log", "Abs",
                         "Mean", "View", "Squeeze", "Unsqueeze", "LogSigmoidForward", "Softplus"}
 
 
+def run() -> int:
+    """Which run of autograd this is, within one; a checkpoint has one within that of the loss. Before torch 2.1 it is
+    not told."""
+    found = getattr(torch._C, "_current_graph_task_id", None)
+    return -1 if found is None else int(found())
+
+
 def mark(out: torch.Tensor, inputs: Iterable[torch.Tensor], owner: int) -> None:
     """Notes a recorded use on the node that made `out`; its inputs go on where search() meets it."""
     node: Node = out.grad_fn

@@ -23,15 +23,18 @@ RESUMED = ("the optimizer has the state of earlier steps, by load_state_dict(), 
            "kfac.load_state_dict() before the first step")
 
 
+_TWICE = "backward() or torch.autograd.grad() ran twice through one graph (retain_graph=True)"
+
+
 def twice(use: Use) -> str:
     """A second gradient of the output of one use of a layer."""
     name = use.layer.name
     if use.duplicate:
         return (f"[dkfac] layer '{name}' is used twice in one pass, within checkpoints, where it is to be named in "
-                "skip_layers; or backward() ran twice through one graph: then add the losses and call backward() once")
-    return (f"[dkfac] the output gradient of layer '{name}' arrived twice in one pass: backward() ran twice through "
-            "one graph. If both losses are for this step, add them and call backward() once; if one is for no step, "
-            "run its backward() inside of `with kfac.paused():`")
+                f"skip_layers; or {_TWICE}: then add the losses and call backward() once")
+    return (f"[dkfac] the output gradient of layer '{name}' arrived twice in one pass: {_TWICE}. If both losses are "
+            "for this step, add them and call backward() once; if one is for no step, or its gradients are looked at "
+            "alone, as by GradNorm or PCGrad, compute them inside of `with kfac.paused():`")
 
 
 def too_many_uses(layer: Layer, uses: int) -> str:

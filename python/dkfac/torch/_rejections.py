@@ -32,7 +32,7 @@ class Rejections:
         self._told = False
 
     def add(self, report: StepReport, model: nn.Module) -> str | None:
-        """A step has ended. Returns what is to be told: of each row, and once of a share."""
+        """A step has ended. Returns what is to be told: of the first one, of each row, and once of a share."""
         self.steps += 1
         if not report.rejected:
             self._row = 0
@@ -46,6 +46,10 @@ class Rejections:
         if self._row == REJECTED:
             return (f"{REJECTED} steps in a row were rejected, and changed nothing. Not finite is "
                     f"{' and '.join(_causes(report))}; {_advice(model)}")
+        if self.count == 1:
+            return (f"the step was rejected, and changed nothing: not finite is {' and '.join(_causes(report))}; "
+                    f"{_advice(model)}. `rejected_steps` counts such steps, which are told again where they are "
+                    f"{REJECTED} in a row, or more than {OFTEN * WINDOW:.0f} of {WINDOW}")
         rejected = sum(map(bool, self._recent))
         if self._told or rejected <= OFTEN * WINDOW:
             return None

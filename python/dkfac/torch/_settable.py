@@ -7,11 +7,13 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from .. import _structs as c
-from .._library import InvalidArgument, near
+from .._library import Error, InvalidArgument, integer, near
+from ._count import Count
 from ._options import Options, documented
 
 if TYPE_CHECKING:
     from ._model import ModelPreconditioner
+    from ._recorder import Recorder
 
 
 class Settable:
@@ -67,7 +69,17 @@ class Settable:
 
     @accumulation_steps.setter
     def accumulation_steps(self, value: int | None) -> None:
-        self._joined()._recorder.accumulate(value)
+        _accumulate(self._joined()._recorder, value)
+
+
+def _accumulate(recorder: Recorder, steps: int | None) -> None:
+    if steps is not None:
+        steps = integer("settings", "accumulation_steps", steps, 1, 32)
+    if recorder.recorded():
+        raise Error("[settings] accumulation_steps is set within a step, of which passes are recorded; set it "
+                    "after the step, or call reset_batch() first")
+    recorder.setup.accumulation_steps = steps
+    recorder.count = Count(steps, recorder.setup.comm.size)
 
 
 def _settable(owner: object) -> list[str]:

@@ -136,13 +136,21 @@ def refuse_comm(model: nn.Module, rank: int, size: int) -> None:
 class Place:
     """Where a module has a parameter of a layer: itself, or the whole one during a pass."""
 
-    __slots__ = ("_module", "_name", "_parameter")
+    __slots__ = ("_module", "_name", "_parameter", "_sharded")
 
     def __init__(self, module: nn.Module, parameter: nn.Parameter | None) -> None:
         self._module, self._parameter = module, parameter
-        self._name: str | None = None
-        if parameter is not None and is_sharded(parameter):
-            self._name = next(name for name, p in parameters_of(module).items() if p is parameter)
+        self._sharded = parameter is not None and is_sharded(parameter)
+        self._name = self.name_now()
 
     def now(self) -> torch.Tensor | None:
-        return self._parameter if self._name is None else self._module._parameters.get(self._name)
+        return self._module._parameters.get(self._name or "") if self._sharded else self._parameter
+
+    def name_now(self) -> str | None:
+        """The name by which the module has the parameter, if it has it, outside of a pass."""
+        return next((name for name, p in parameters_of(self._module).items() if p is self._parameter), None)
+
+    def kept(self) -> bool:
+        """Whether the module has the parameter by the same name as at first, outside of a pass."""
+        return (self._parameter is None or self._module._parameters.get(self._name or "") is self._parameter
+                or self.name_now() == self._name is not None)

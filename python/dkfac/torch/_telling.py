@@ -17,6 +17,7 @@ from ._recorder import Recorder
 from ._rejections import Rejections
 from ._settings import said
 from ._tied import TiedLayer
+from ._trained import FOREIGN
 from ._vectors import VectorLayer
 
 SMALL = 0.5    # Below this share, more parameters move by plain gradients than by K-FAC, at one rate for both.
@@ -186,8 +187,11 @@ def _small(found: Coverage) -> str | None:
     if found.curved == 0:
         why = found.reasons() or "all are frozen, or the optimizer does not have them"
         kinds = ", ".join(kind.__name__ for kind in CLASSES)
-        return (f"no parameter has curvature, so every step is that of the optimizer alone: {why}. Layers of these "
-                f"classes can have curvature: {kinds}; detach() where none of them is meant")
+        classes = f"Layers of these classes can have curvature: {kinds}; "
+        if any(reason.startswith(FOREIGN) for reason in found.without):  # Classes are not what they lack.
+            classes = ""
+        return (f"no parameter has curvature, so every step is that of the optimizer alone: {why}. {classes}detach() "
+                "where none of them is meant")
     if found.curved < SMALL * found.wanted():
         return (f"only {found.share()} have curvature: {found.reasons()}. The others get the update of the optimizer "
                 "alone, at the same rate; name in skip_layers what is meant to be without, which ends this warning")

@@ -17,6 +17,7 @@ from ._tied import TiedLayer
 from ._vectors import VectorLayer, apart, refuse
 
 Owned = Callable[[], dict[int, nn.Parameter]]
+FOREIGN = "the optimizer"  # So begin the reasons of layers that lack a parameter there.
 _IDLE = operator.attrgetter("idle")
 
 
@@ -37,6 +38,11 @@ def _parts(modules: list[nn.Module]) -> Iterator[Any]:
     return itertools.chain.from_iterable(map(operator.methodcaller("values"), itertools.chain(*own)))
 
 
+def _names(modules: list[nn.Module]) -> list[str]:
+    """By which they have parameters: pruning gives another one to the same parameter."""
+    return list(itertools.chain.from_iterable(map(operator.attrgetter("_parameters"), modules)))
+
+
 class _Walk:
     """What a model consists of. To see that it is the same takes a small part of the time of another walk. `known`: ids
     of parameters."""
@@ -45,12 +51,14 @@ class _Walk:
         self.modules = _modules(model)
         self._parts = list(_parts(self.modules))  # Held, so that nothing else gets their ids.
         self._ids = list(map(id, self._parts))
+        self._holders = [module for module in self.modules if module._parameters]
+        self._names = _names(self._holders)
         self.others = [p for module in self.modules for p in _sharded.parameters_of(module).values()
                        if id(p) not in known]
         self.intact = False  # The layers with curvature have their places.
 
     def holds(self) -> bool:
-        return list(map(id, _parts(self.modules))) == self._ids
+        return list(map(id, _parts(self.modules))) == self._ids and _names(self._holders) == self._names
 
 
 def _named(model: nn.Module) -> Iterator[tuple[str, dict[str, nn.Parameter]]]:
@@ -68,6 +76,19 @@ def _parameters(model: nn.Module) -> dict[nn.Parameter, str]:
         for n, p in own.items():
             found.setdefault(p, f"{name}.{n}" if name else n)
     return found
+
+
+def _unowned(layer: Layer, owned: Collection[int]) -> str | None:
+    """Why the curvature of a layer is of no use to an optimizer with these parameters, if it is."""
+    pairs = ("weight", layer.weight), ("bias", layer.bias)
+    lacks = [name for name, p in pairs if p is not None and id(p) not in owned]
+    if not lacks:
+        return None
+    if len(lacks) == len(layer.parameters()):
+        return f"{FOREIGN} does not have its parameters"
+    has = "weight" if lacks == ["bias"] else "bias"
+    return (f"{FOREIGN} has its {has} and not its {lacks[0]}, which have one block of curvature: let one optimizer "
+            "have both, or make the layer with bias=False")
 
 
 class ModelLayers:
@@ -105,8 +126,8 @@ class ModelLayers:
                                                type(layer) is LinearLayer)
             if layer.reason is None and isinstance(layer, VectorLayer):
                 layer.reason = refuse(layer, self._full)
-            if owned is not None and layer.reason is None and not owned.keys() >= set(map(id, layer.parameters())):
-                layer.reason = "the optimizer does not have all of its parameters"
+            if owned is not None and layer.reason is None:
+                layer.reason = _unowned(layer, owned)
         curved = [layer for layer in layers if layer.reason is None]
         taken = _capture.claim(tracker, curved)
         if taken is not None:
@@ -258,9 +279,19 @@ class ModelLayers:
                     found[key] = "it gets curvature in the next pass, if its layer has some"
         return found
 
-    def reasons(self) -> dict[str, str]:
-        """{name: reason} of the parameters that get the first-order update."""
-        found = {layer.name: layer.reason or layer.left or "" for layer in self.all if not layer.curved}
+    @staticmethod
+    def lacking(layer: Layer, alone: bool) -> str | None:
+        """Why a layer gets the first-order update; None: it does not. `alone`: on one rank, after the first pass, where
+        one without records keeps its gradient."""
+        if not layer.curved:
+            return layer.reason or layer.left
+        if layer.valid or not alone:
+            return None
+        return "put into eval mode since it was recorded" if layer.stopped else "used by no pass so far"
+
+    def reasons(self, alone: bool) -> dict[str, str]:
+        """{name: reason} of the parameters that get the first-order update; `alone` as in lacking()."""
+        found = {layer.name: reason for layer in self.all if (reason := self.lacking(layer, alone)) is not None}
         frozen = {layer.name: "it is frozen" for layer in self.curved() if not layer.weight.requires_grad}
         return {**found, **frozen, **self.without_layer()}
 
@@ -288,9 +319,11 @@ class ModelLayers:
             lines.append(line + between + note if note else line)
         return "\n".join(lines) + end + rest
 
-    def lines(self, table: str | None) -> str:
-        """A line for each layer, or the table of the library, with the reasons that it does not know."""
+    def lines(self, table: str | None, alone: bool) -> str:
+        """A line for each layer, or the table of the library, with the reasons that it does not know; `alone` as in
+        lacking()."""
         text = self._with_ties(self._of_vectors(table)) if table else "\n".join(
             f"{layer.name}: {layer.reason or 'K-FAC'}{self._tie(layer, ', ')}" for layer in self.all)
-        left = {layer.name: layer.left for layer in self.all if layer.left is not None}
+        left = {layer.name: reason for layer in self.all
+                if layer.reason is None and (reason := self.lacking(layer, alone)) is not None}
         return "\n".join([text, *(f"{name}: {reason}" for name, reason in {**left, **self.without_layer()}.items())])
