@@ -17,7 +17,8 @@ class Bench(Folder):
     def test_a_step_as_table_and_as_json(self):
         done = self.dkfac("bench", "step", *SMALL, "--optimizer", "sgd,kfac", "--json", "b.json")
         self.assertEqual(done.returncode, 0, done.stderr)
-        for part in ("ms/step", "sgd", "kfac", "inverse", "roof: SGEMM"):
+        for part in ("ms/step", "sgd", "kfac", "inverse", "roof: SGEMM",
+                     "\nms/step of kfac: statistics every 1 and inverses every 1 steps\n"):
             self.assertIn(part, done.stdout)
         report = json.loads((self.dir / "b.json").read_text())
         self.assertTrue(report["correct"])
@@ -51,6 +52,13 @@ class Bench(Folder):
                                       ("plain", "statistics", "statistics+inverse"))
         self.assertAlmostEqual(kfac["ms_per_step"],
                                0.9 * plain + 0.09 * statistics + 0.01 * inverse, places=6)
+        self.assertEqual((kfac["statistics_interval"], kfac["inverse_interval"]), (10, 100))
+
+    def test_a_cycle_stands_for_intervals_that_a_training_chooses(self):
+        done = self.dkfac("bench", "step", *SMALL[:-3], 4, "--warm-up", 0, "--optimizer", "kfac", "--json", "-",
+                          "--cycle", "2,4")
+        kfac = json.loads(done.stdout)["results"][0]
+        self.assertEqual((kfac["statistics_interval"], kfac["inverse_interval"]), (2, 4))
 
     def test_json_alone_on_stdout(self):
         for kind in ("factors", "inverse"):
@@ -185,6 +193,8 @@ class Plan(Folder):
         self.assertEqual(found["collectives"], "host")
         self.assertRegex(found["device"], re.escape(step["machine"]["processor"]) + r", \d+ threads?(, \w+ kernels)?$")
         self.assertIn("rank was measured, with the diagonal blocks of 2 ranks", self.dkfac(*plan, "comm.json", "--batch", 4).stdout)
+        nccl = self.dkfac(*plan, "comm.json", "--batch", 4, "--collectives", "nccl", "--json", "-")
+        self.assertEqual(json.loads(nccl.stdout)["collectives"], "nccl")
         self.expect_error(self.dkfac(*plan, "--batch", 4), 64, "bench comm", "--inner")
         self.expect_error(self.dkfac(*plan, "comm.json", "--batch", 5), 64, "operations", "lenet-bn")
 

@@ -33,14 +33,17 @@ constexpr int kTurn = 5;
 /// only a few percent.
 constexpr double kLossRoom = 1.1;
 
-/// Leaves out early refreshes, choices of intervals, for which steps are too few, and, so that the
-/// intervals of --cycle hold, schedules.
+/// Leaves out early refreshes, choices of intervals, for which steps are too few: those of --cycle
+/// or 1 stand for them; and, so that the intervals of --cycle hold, schedules.
 Config without_schedules(Config config, const std::vector<int>& cycle) {
   config = Config(phases_of(config).front().config);  // Steps of the first phase.
   kfac::RefreshOptions& refresh = config.optimizer.options.kfac.curvature.refresh;
   refresh.early_refreshes = false;
-  refresh.statistics_interval = std::max(refresh.statistics_interval, 1);
-  refresh.inverse_interval = std::max(refresh.inverse_interval, 1);
+  const auto choose = [&](int& interval, std::size_t which) {
+    if (interval == 0) interval = cycle.empty() ? 1 : cycle.at(which);
+  };
+  choose(refresh.statistics_interval, 0);
+  choose(refresh.inverse_interval, 1);
   if (cycle.empty()) return config;
   config.optimizer.damping_schedule = DampingSchedule::constant;
   config.optimizer.interval_schedule = IntervalSchedule::constant;
@@ -133,6 +136,8 @@ class Contestant {
   [[nodiscard]] double seconds_per_step() const;
   [[nodiscard]] ordered_json json(const Roof& roof) const;
   [[nodiscard]] std::string line(double base) const;
+  /// Of which refreshes seconds_per_step() is; empty for first-order methods.
+  [[nodiscard]] std::string intervals() const;
   [[nodiscard]] const std::string& name() const { return config_.run.name; }
   [[nodiscard]] double images_per_second() const {
     return static_cast<double>(config_.train.global_batch) / seconds_per_step();
@@ -238,8 +243,19 @@ ordered_json Contestant::json(const Roof& roof) const {
                       {"lr", state_.counters.lr},
                       {"loss_first", losses_.front()},
                       {"loss_last", losses_.back()}};
-  if (config_.optimizer.has_curvature()) out.update(work_options());
+  if (!config_.optimizer.has_curvature()) return out;
+  const kfac::RefreshOptions& refresh = config_.optimizer.curvature().refresh;
+  out["statistics_interval"] = refresh.statistics_interval;
+  out["inverse_interval"] = refresh.inverse_interval;
+  out.update(work_options());
   return out;
+}
+
+std::string Contestant::intervals() const {
+  if (!config_.optimizer.has_curvature()) return {};
+  const kfac::RefreshOptions& refresh = config_.optimizer.curvature().refresh;
+  return fmt::format("ms/step of {}: statistics every {} and inverses every {} steps\n", name(),
+                     refresh.statistics_interval, refresh.inverse_interval);
 }
 
 std::string Contestant::line(double base) const {
@@ -267,6 +283,7 @@ std::string table(const std::vector<std::unique_ptr<Contestant>>& contestants) {
   out += "\n";
   for (const auto& contestant : contestants)
     out += contestant->line(contestants.front()->seconds_per_step());
+  for (const auto& contestant : contestants) out += contestant->intervals();
   return out;
 }
 

@@ -63,6 +63,7 @@ Cluster cluster_of(const PlanCommand& command, const Workload& work) {
   DKFAC_CHECK(c.ranks == 1 || c.inner.bytes_per_s > 0,
               "[plan] no link between ranks is known; add to --measured what 'mpirun -n 2 dkfac "
               "bench comm --json FILE' writes, or give --inner");
+  if (command.collectives == "nccl") c.algorithm = planning::Algorithm::nccl;
   if (command.collectives == "direct") c.algorithm = planning::Algorithm::direct;
   if (command.collectives == "halving") c.algorithm = planning::Algorithm::halving;
   if (command.collectives == "host") c.algorithm = planning::Algorithm::host;
