@@ -3,15 +3,15 @@
 # Usage: tools/large_batch.sh [--quick] [--cells "2048 4096 512 8192"] [--only "kfac lars sgd"] [--trials N]
 #                             [--seeds N] [--search] [--records DIR] [--page FILE.md] [--set KEY=VALUE]...
 #   A cell is a batch of ResNet-20 on CIFAR-10 (in DKFAC_DATA), or lenet: LeNet on images of this repository at a
-#   batch of 4,000, which --quick stands for (ten minutes). Everything goes on where it was stopped: DIR holds all
-#   that has been run, out/large-batch by default. --records records/large-batch --page docs/large-batch.md goes on
+#   batch of 4,000, which --quick stands for, with two lengths of two methods (ten minutes). NAME-EPOCHS is a method with
+#   other epochs. Everything goes on where it was stopped: DIR holds all that has been run, out/large-batch by default. --records records/large-batch --page docs/large-batch.md goes on
 #   with the study of this repository. --search leaves out the final runs. $DKFAC_PYTHON, /usr/bin/python3 by default, has to have Optuna.
 set -euo pipefail
 cells="2048 4096 512 8192" only="" trials=8 seeds=3 only_search=0 records=out/large-batch page="" sets=()
 usage() { sed -n '2,8s/^# //p' -- "$0"; }
 while [ $# -gt 0 ]; do
   case $1 in
-    --quick) cells=lenet ;;
+    --quick) cells=lenet only="kfac lars kfac-6 lars-6" ;;
     --cells) cells=${2:?--cells needs a list}; shift ;;
     --only) only=${2:?--only needs a list}; shift ;;
     --trials) trials=${2:?--trials needs a number}; shift ;;
@@ -34,7 +34,8 @@ describe() {
   names="kfac lars sgd" epochs=15 trial=4 hold_out=5000
   case $1 in
     lenet) # A trial has 2 steps an epoch, a final run 3: as many in all.
-      names="kfac lars lars-24" epochs=12 trial=18 hold_out=2000
+      names="kfac lars lars-24 kfac-8 lars-8 kfac-6 lars-6 sgd-6 adamw-6 muon-6 kfac-4 lars-4"
+      epochs=12 trial=18 hold_out=2000
       cell=(data.name=fashion-mnist-small model.name=lenet-bn run.precision=f32 augment.pad=0 augment.flip=false
         train.global_batch=4000 train.micro_batches=1 model.ghost_batch=0) ;;
     512 | 2048 | 4096 | 8192)

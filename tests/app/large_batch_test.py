@@ -180,6 +180,32 @@ class Tables(Folder):
                      "| 64 | SGD, Nesterov | 0 of 1 | not reached |  |  |  |  |"):
             self.assertIn(line, table)
 
+    def test_each_length_is_compared_with_its_own(self):
+        self.search("kfac", [0.5], [0.1])
+        for seed in (1, 2):
+            for name, epochs, end in (("lars-24", 24, 0.9), ("kfac", 12, 0.8), ("lars", 12, 0.7), ("lars-4", 4, 0.4),
+                                      ("kfac-4", 4, 0.6)):
+                self.write(name, seed, [0.1] * (epochs - 1) + [end])
+        (self.dir / "2048" / "targets.json").write_text('{"targets": [0.5, 0.7, 0.9]}')
+        finals = self.tool.finals_of(self.dir / "2048")
+        self.assertEqual(list(finals), ["kfac", "kfac-4", "lars", "lars-4", "lars-24"])
+        table = self.tool.final_table(finals)
+        self.assertIn("| points minus K-FAC of as many epochs, or of 12 |", table)
+        rows = [line.split(" | ") for line in table.splitlines()[2:]]
+        self.assertEqual([(row[0], row[2], row[4]) for row in rows],
+                         [("| K-FAC, 4 epochs", "4", "-"), ("| LARS, 4 epochs", "4", "-20.00 ± 0.00"),
+                          ("| K-FAC", "12", "-"), ("| LARS", "12", "-10.00 ± 0.00"),
+                          ("| LARS, 24 epochs", "24", "+10.00 ± 0.00")])
+        self.assertEqual({name: [rows[0][:2] for rows in each] for name, each in self.tool.lengths_of(finals).items()},
+                         {"kfac": [[4, 40], [12, 120]], "lars": [[4, 40], [12, 120], [24, 240]]})
+        text = self.tool.cell_text(self.dir / "2048", None)
+        self.assertNotIn("| 50 | LARS, 4 epochs |", text)
+        self.assertIn("| 90 | LARS, 24 epochs | 2 of 2 |", text)
+        if importlib.util.find_spec("matplotlib") is None:
+            self.skipTest("no matplotlib: no pictures")
+        self.assertIn("(page/2048-lengths.svg)", self.tool.cell_text(self.dir / "2048", self.dir / "page.md"))
+        self.assertIn("LARS</text>", (self.dir / "page" / "2048-lengths.svg").read_text())
+
     def test_the_page_has_the_tables_of_the_records(self):
         records, page = TOOLS.parent / "records" / "large-batch", TOOLS.parent / "docs" / "large-batch.md"
         cells = [records / name for name in self.tool.CELLS if any((records / name).glob("*/sweep.json"))]

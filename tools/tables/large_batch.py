@@ -31,10 +31,15 @@ def label_of(name):
     return f"{label_of(base)}, {epochs} epochs" if epochs.isdigit() else NAMES.get(name, name)
 
 
+def base_of(name):
+    """A method without its epochs, where it has others than the cell."""
+    return re.sub(r"-\d+$", "", name)
+
+
 def place_of(name):
-    """K-FAC first, which the others are compared with."""
-    base = re.sub(r"-\d+$", "", name)
-    return list(NAMES).index(base) if base in NAMES else len(NAMES), name
+    """K-FAC first, which the others are compared with, and its other epochs behind it."""
+    base = base_of(name)
+    return list(NAMES).index(base) if base in NAMES else len(NAMES), base, int(name[len(base) + 1:] or 0)
 
 
 def trials_of(folder):
@@ -157,16 +162,23 @@ def paired(values, others):
     return f"{mean:+.2f} ± {T[min(n - 1, len(T)) - 1] * deviation / math.sqrt(n):.2f}"
 
 
+def length_of(runs):
+    return max(len(run["epochs"]) for run in runs.values())
+
+
 def final_table(finals):
+    """By epochs; differences are to K-FAC with as many, or to the first."""
     first = next(iter(finals))
+    same = {length_of(runs): name for name, runs in finals.items() if base_of(name) == first}
     ends = {name: {seed: 100 * run["epochs"][-1][3] if run["status"] == "ok" else 0.0 for seed, run in runs.items()}
             for name, runs in finals.items()}
-    lines = [f"| | seeds | epochs | test accuracy at the end, % | points minus {label_of(first)} | processor seconds |",
+    also = f" of as many epochs, or of {length_of(finals[first])}" if len(same) > 1 else ""
+    lines = [f"| | seeds | epochs | test accuracy at the end, % | points minus {label_of(first)}{also} | processor seconds |",
              "|---|---:|---:|---:|---:|---:|"]
-    for name, runs in finals.items():
-        lines.append(f"| {label_of(name)} | {len(runs)} | {max(len(run['epochs']) for run in runs.values())} | "
-                     f"{spread(list(ends[name].values()), 2)} | "
-                     f"{'-' if name == first else paired(ends[name], ends[first])} | "
+    for name, runs in sorted(finals.items(), key=lambda item: (length_of(item[1]), place_of(item[0]))):
+        peer = same.get(length_of(runs), first)
+        lines.append(f"| {label_of(name)} | {len(runs)} | {length_of(runs)} | {spread(list(ends[name].values()), 2)} | "
+                     f"{'-' if name == peer else paired(ends[name], ends[peer])} | "
                      f"{spread([run['epochs'][-1][2] for run in runs.values()], 1)} |")
     return "\n".join(lines)
 
@@ -192,16 +204,24 @@ def target_table(finals, targets):
     return "\n".join(lines)
 
 
-def curves_of(finals, target):
-    """A picture of test accuracy, means and ranges over seeds, with a target that some may not reach."""
+def lengths_of(finals):
+    """{method: [a list of the last rows of its runs, for each number of epochs]} of those with several."""
+    out = {}
+    for runs in sorted(finals.items(), key=lambda item: length_of(item[1])):
+        out.setdefault(base_of(runs[0]), []).append([run["epochs"][-1] for run in runs[1].values()])
+    return {name: out[name] for name in sorted(out, key=place_of) if len(out[name]) > 1}
+
+
+def picture(curves, target):
+    """Test accuracy, means and ranges over seeds, with a target that some may not reach. curves: {name: [the rows of all
+    seeds, for each point]}."""
     sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "python"))
     from dkfac.report._svg import curves_svg
     groups = []
-    for name, runs in finals.items():
+    for name, each in curves.items():
         points = [{"epoch": rows[0][0], "steps": rows[0][1], "seconds": sum(row[2] for row in rows) / len(rows),
                    "mean": sum(row[3] for row in rows) / len(rows), "low": min(row[3] for row in rows),
-                   "high": max(row[3] for row in rows), "runs": len(rows)}
-                  for rows in zip(*(run["epochs"] for run in runs.values()))]
+                   "high": max(row[3] for row in rows), "runs": len(rows)} for rows in each]
         groups.append({"name": label_of(name), "epochs_to_target": None, "seconds_to_target": None,
                        "curves": {"test_accuracy": [points], "train_loss": [points]}})
     return curves_svg({"groups": groups, "target": target, "target_top5": None, "target_loss": None})
@@ -218,12 +238,19 @@ def cell_text(cell, page):
     if not finals:
         return "\n\n".join([*parts, "The final runs of this cell have not been run."])
     targets = json.loads((cell / "targets.json").read_text())["targets"]
-    parts += [final_table(finals), target_table(finals, targets)]
+    # What has fewer epochs than the cell is a run of its own in the first table, not one that may reach a target.
+    whole = {name: runs for name, runs in finals.items() if length_of(runs) >= length_of(next(iter(finals.values())))}
+    parts += [final_table(finals), target_table(whole, targets)]
+    pictures = {cell.name: ("test accuracy", targets[-1], {name: list(zip(*(run["epochs"] for run in runs.values())))
+                                                           for name, runs in whole.items()})}
+    if lengths := lengths_of(finals):
+        pictures[f"{cell.name}-lengths"] = "test accuracy at the end of runs of so many epochs", None, lengths
     if page:
         folder = page.with_suffix("")
         folder.mkdir(exist_ok=True)
-        (folder / f"{cell.name}.svg").write_text(curves_of(finals, targets[-1]))
-        parts.append(f"![{title_of(cell)}: test accuracy]({folder.name}/{cell.name}.svg)")
+        for name, (what, target, curves) in pictures.items():
+            (folder / f"{name}.svg").write_text(picture(curves, target))
+            parts.append(f"![{title_of(cell)}: {what}]({folder.name}/{name}.svg)")
     return "\n\n".join(parts)
 
 
