@@ -92,7 +92,7 @@ def search(roots: Iterable[Node], owner: int,
             continue
         if not recorded and data.isdisjoint(below):
             under[node] = set[int]().union(*(under[child] for child in below))
-            if under[node] and _is_number(node, below, numbers):
+            if _is_number(node, below, numbers):
                 numbers.add(node)
             continue
         data.add(node)
