@@ -3,12 +3,13 @@
 # Usage: tools/large_batch.sh [--quick] [--cells "2048 4096 512 8192"] [--only "kfac lars sgd"] [--trials N]
 #                             [--seeds N] [--search] [--records DIR] [--page FILE.md] [--set KEY=VALUE]...
 #   A cell is a batch of ResNet-20 on CIFAR-10 (in DKFAC_DATA), or lenet: LeNet on images of this repository at a
-#   batch of 4,000, which --quick stands for, with two lengths of two methods (ten minutes). NAME-EPOCHS is a method with
-#   other epochs. Everything goes on where it was stopped: DIR holds all that has been run, out/large-batch by default. --records records/large-batch --page docs/large-batch.md goes on
-#   with the study of this repository. --search leaves out the final runs. $DKFAC_PYTHON, /usr/bin/python3 by default, has to have Optuna.
+#   batch of 4,000, which --quick stands for, with two lengths of two methods (ten minutes). NAME-EPOCHS is a method
+#   with other epochs. Everything goes on where it was stopped: DIR holds all that has been run, out/large-batch by
+#   default. --records records/large-batch --page docs/large-batch.md goes on with the study of this repository.
+#   --search leaves out the final runs. $DKFAC_PYTHON, /usr/bin/python3 by default, has to have Optuna.
 set -euo pipefail
 cells="2048 4096 512 8192" only="" trials=8 seeds=3 only_search=0 records=out/large-batch page="" sets=()
-usage() { sed -n '2,8s/^# //p' -- "$0"; }
+usage() { sed -n '2,9s/^# //p' -- "$0"; }
 while [ $# -gt 0 ]; do
   case $1 in
     --quick) cells=lenet only="kfac lars kfac-6 lars-6" ;;
