@@ -94,7 +94,7 @@ StepReport Preconditioner::Impl::step(std::span<const LayerGrad> given, Stream s
   check_grads(given, args.flags.rejects());
   const comm::FlagMessage message = flags_of(args);
   grads = row_major.copies(ctx, given);
-  steps.agree(message, *this);
+  steps.agree(message, *this, given.empty() && args.flags.rejects());
   if (steps.update_curvature()) {
     scale(steps.precondition(targets, args.lr));
     gather(given);

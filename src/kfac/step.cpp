@@ -42,9 +42,11 @@ void Step::visit_state(StateVisitor& visitor) {
 
 void Step::finish() {
   if (updates_) curvature_.refresh_delayed(report_);
-  StepMeter& meter = curvature_.meter();
-  done_ = updates_ ? std::optional(kind_) : std::nullopt;
-  if (!meter.asynchronous) updates_ ? end_metered_step(meter, kind_) : drop_metered_step(meter);
+  if (!drops_) {
+    StepMeter& meter = curvature_.meter();
+    done_ = updates_ ? std::optional(kind_) : std::nullopt;
+    if (!meter.asynchronous) updates_ ? end_metered_step(meter, kind_) : drop_metered_step(meter);
+  }
   report_.bytes += pipeline_->bytes();
   report_.scratch_growths = ctx_.scratch_growths();
   report_.preconditioning = directions_->launches();

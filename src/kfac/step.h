@@ -63,9 +63,10 @@ class Step {
   /// Reduces statistics and gradients and agrees on the step over all ranks; the only place where
   /// the host always waits. Throws InvalidArgument where a record or gradient is missing: the step
   /// then goes on. Throws on all ranks as Curvature::require_no_failure(), with the next step
-  /// begun.
+  /// begun. drops: this rank rejects the step to drop its records, and the passes so far are of the
+  /// next one, as where another optimizer's step comes between.
   template <class Gradients>
-  void agree(comm::FlagMessage flags, Gradients& gradients);
+  void agree(comm::FlagMessage flags, Gradients& gradients, bool drops = false);
   /// Updates averages and inverses, unless the step was rejected. Returns whether to update with
   /// its gradients: not if it was rejected or no layer has an inverse. Equal on all ranks.
   [[nodiscard]] bool update_curvature();
@@ -95,6 +96,7 @@ class Step {
   StepKind kind_;                 ///< Of this step.
   std::optional<StepKind> done_;  ///< On a device, what the last step did, if it was an update.
   std::optional<std::array<TimedEvent, 2>> applied_;  ///< On a device, around precondition().
+  bool drops_ = false;    ///< Of agree().
   bool updates_ = false;  ///< What update_curvature() has returned in this step.
   std::vector<comm::BucketedReduce*> active_;
   std::optional<comm::StepPipeline> pipeline_;  ///< Declared last: destroyed before the buffers.
@@ -109,8 +111,9 @@ void Step::begin(Gradients& gradients) {
 }
 
 template <class Gradients>
-void Step::agree(comm::FlagMessage flags, Gradients& gradients) {
+void Step::agree(comm::FlagMessage flags, Gradients& gradients, bool drops) {
   report_ = {};
+  drops_ = drops;
   const ActivityTimer timer(report_.seconds.exchange, "exchange");
   recorder().complete(flags.caller.rejects());
   gradients.complete(flags.caller.rejects());
@@ -124,7 +127,7 @@ void Step::agree(comm::FlagMessage flags, Gradients& gradients) {
   const comm::AgreedFlags agreed = pipeline_->wait();  // The only host synchronization.
   report_.seconds.exchange += pipeline_->polled_seconds();
   kind_ = curvature_.step_kind();
-  if (curvature_.meter().asynchronous) meter_device();
+  if (curvature_.meter().asynchronous && !drops_) meter_device();
   try {
     curvature_.require_no_failure(agreed);
   } catch (...) {

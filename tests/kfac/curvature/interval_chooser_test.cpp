@@ -160,6 +160,24 @@ TEST(IntervalChooser, CountsWhatTheCallerDoesForIt) {
     EXPECT_TRUE(contains(message_of([&] { kfac.count_own(seconds); }), "finite and >= 0"));
 }
 
+TEST(IntervalChooser, CountsPassesWhoseRecordsAreDropped) {
+  const double kLong = 1e2;  // Of the passes of another optimizer's step; K-FAC's own take kDear.
+  const auto told = [&](bool between, bool drops) {
+    Course course{.passes = kDear, .to = 100};
+    course.before_step = [=](kfac::Preconditioner& kfac, int) {
+      if (between) read_time += kLong;
+      if (drops) kfac.step({}, Stream::cpu(), {.flags = {.data_error = true}});
+    };
+    const BudgetRun run = run_all(1, course).front();
+    EXPECT_EQ(run.choices.size(), 1U);
+    return run.choices.empty() ? 0 : run.choices.front().fixed_overhead;
+  };
+  const double alone = told(false, false), with_both = told(true, false);
+  EXPECT_GT(alone, 2 * with_both);
+  // Dropping reads the clock, which goes on by 1, some times more.
+  EXPECT_NEAR(told(true, true), with_both, 0.1 * alone);
+}
+
 TEST(IntervalChooser, IsRepeatedBySettingWhatItChose) {
   const BudgetRun chosen = run_all(1, {}).front();
   Course fixed;
