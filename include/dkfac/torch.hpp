@@ -277,7 +277,6 @@ class Kfac {
         at::Tensor passed = grad.defined() ? grad.to(wide ? at::kDouble : at::kFloat).contiguous()
                                            : at::zeros(parameter.sizes(), at::kFloat);
         copies.emplace_back(grad, passed.view(-1));
-        if (s.ranks > 1) comparison_.keep(passed);
         return detail::view_of(copies.back().second, layer.name);
       };
       const dkfac_tensor weight = grad_of(layer.weight), bias = grad_of(layer.bias);
@@ -294,8 +293,6 @@ class Kfac {
     report_.struct_size = sizeof report_;
     detail::check(dkfac_preconditioner_step(
         s.handle, grads.data(), static_cast<std::int64_t>(grads.size()), &args, &report_));
-    if (report_.updated != 0) comparison_.compare(comm_.get());  // All ranks are here.
-    comparison_.forget();
     for (auto& [grad, passed] : copies)
       if (grad.defined() && report_.updated != 0 && grad.data_ptr() != passed.data_ptr())
         grad.copy_(passed.view(grad.sizes()));
@@ -341,7 +338,6 @@ class Kfac {
   torch::optim::Optimizer* optimizer_;
   bool kl_clip_;
   Comm comm_ = detail::made_comm([](dkfac_comm** one) { return dkfac_comm_self(nullptr, one); });
-  detail::GradientComparison comparison_;
   std::shared_ptr<detail::State> state_ = std::make_shared<detail::State>();
   dkfac_step_report report_{};
 };

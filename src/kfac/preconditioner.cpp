@@ -14,6 +14,7 @@
 #include "core/shared/activity_timer.h"
 #include "core/shared/host_visitor.h"
 #include "core/shared/registration.h"
+#include "kfac/precondition/averaged_gradients.h"
 #include "kfac/precondition/row_major.h"
 #include "kfac/shared/fields.h"
 #include "kfac/step.h"
@@ -41,6 +42,7 @@ struct DKFAC_LOCAL Preconditioner::Impl {
   [[nodiscard]] comm::FlagMessage flags_of(const StepArgs& args) const;
   void pack(const LayerGrad& grad);
   void unpack(const LayerGrad& grad);
+  void compare_gradients();
   void scale(ConstTensorView clip);
   void gather(std::span<const LayerGrad> given);
   /// Whether the direction of a layer goes through the gather buffer.
@@ -77,6 +79,8 @@ struct DKFAC_LOCAL Preconditioner::Impl {
   bool prepared = false;
   Tensor nonfinite;        // f32[1]
   std::vector<bool> seen;  // Layers whose gradients were passed to this step.
+  int compared_steps =
+      8;  // First updates, in which gradients are compared over the ranks, if need be.
   std::optional<comm::BucketedReduce>
       flags;  // Carries the step's flags where no statistics are due.
   std::optional<comm::AllGather> gathered;
@@ -95,6 +99,8 @@ StepReport Preconditioner::Impl::step(std::span<const LayerGrad> given, Stream s
   const comm::FlagMessage message = flags_of(args);
   grads = row_major.copies(ctx, given);
   steps.agree(message, *this, given.empty() && args.flags.rejects());
+  if (compared_steps > 0 && comm->size() > 1 && steps.report().agreement.may_update())
+    compare_gradients();
   if (steps.update_curvature()) {
     scale(steps.precondition(targets, args.lr));
     gather(given);
@@ -116,6 +122,24 @@ comm::FlagMessage Preconditioner::Impl::flags_of(const StepArgs& args) const {
   for (const Rates& r : rates)
     message.hash = comm::mix_hash(comm::mix_hash(message.hash, r.weight), r.bias);
   return message;
+}
+
+/// In the first updates, until their gradients have told something.
+void Preconditioner::Impl::compare_gradients() {
+  std::vector<const LayerGrad*> by_layer(kept.size());
+  for (const LayerGrad& grad : grads) by_layer[static_cast<std::size_t>(grad.layer)] = &grad;
+  std::vector<NamedGradient> everywhere;
+  for (std::size_t i = 0; i < kept.size(); ++i)
+    if (const CurvatureBlock& block = curvature().layer(static_cast<int>(i));
+        block.has_curvature() && !kept[i])
+      everywhere.push_back({block.name, by_layer[i]->weight});
+  --compared_steps;
+  try {
+    if (everywhere.empty() || require_averaged(ctx, *comm, everywhere)) compared_steps = 0;
+  } catch (...) {
+    steps.give_up(*this);
+    throw;
+  }
 }
 
 void Preconditioner::Impl::scale(ConstTensorView clip) {

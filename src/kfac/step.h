@@ -67,6 +67,10 @@ class Step {
   /// next one, as where another optimizer's step comes between.
   template <class Gradients>
   void agree(comm::FlagMessage flags, Gradients& gradients, bool drops = false);
+  /// Drops the records of a step that fails on all ranks after they agreed on it, and begins the
+  /// next one.
+  template <class Gradients>
+  void give_up(Gradients& gradients);
   /// Updates averages and inverses, unless the step was rejected. Returns whether to update with
   /// its gradients: not if it was rejected or no layer has an inverse. Equal on all ranks.
   [[nodiscard]] bool update_curvature();
@@ -96,7 +100,7 @@ class Step {
   StepKind kind_;                 ///< Of this step.
   std::optional<StepKind> done_;  ///< On a device, what the last step did, if it was an update.
   std::optional<std::array<TimedEvent, 2>> applied_;  ///< On a device, around precondition().
-  bool drops_ = false;    ///< Of agree().
+  bool drops_ = false;                                ///< Of agree().
   bool updates_ = false;  ///< What update_curvature() has returned in this step.
   std::vector<comm::BucketedReduce*> active_;
   std::optional<comm::StepPipeline> pipeline_;  ///< Declared last: destroyed before the buffers.
@@ -131,13 +135,19 @@ void Step::agree(comm::FlagMessage flags, Gradients& gradients, bool drops) {
   try {
     curvature_.require_no_failure(agreed);
   } catch (...) {
-    drop_metered_step(curvature_.meter());
-    begin(gradients);
+    give_up(gradients);
     throw;
   }
   report_.agreement = agreed.flags;
   curvature_.collect(agreed, report_);
   gradients.collect(report_);
+}
+
+template <class Gradients>
+void Step::give_up(Gradients& gradients) {
+  recorder().drop_records();
+  drop_metered_step(curvature_.meter());
+  begin(gradients);
 }
 
 template <class Gradients>

@@ -212,7 +212,7 @@ def test_gradients_that_are_not_averaged_over_ranks_are_refused(tmp_path, mode, 
         if step is None:
             assert said == "trained"
         else:
-            assert said.startswith(f"{step} [dkfac] gradients differ between the 2 ranks, e.g. of layer '0'")
+            assert said.startswith(f"{step} [step] gradients differ between the 2 ranks, of layer '")
             assert "DistributedDataParallel" in said
 
 

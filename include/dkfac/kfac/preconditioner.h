@@ -153,10 +153,11 @@ class DKFAC_API Preconditioner {
   /// times. The records of the step are then dropped, and nothing else is changed: to go on, change
   /// the damping after failed inversions, or load an earlier state by visit_state(). The same holds
   /// for the InvalidArgument on every rank where none has a sample, after which the next step may
-  /// have some. Throws InvalidArgument for gradients that are missing, given twice or not as
-  /// LayerGrad describes, and for layers without a record that wants_input() or wants_grad_output()
-  /// requested (unless this rank's flags reject the step). Throws DeviceError for gradients on
-  /// another device.
+  /// have some, and for that where gradients are not equal on all ranks. They are compared in the
+  /// first update, by some elements of four layers (in later ones while those are all zero). Throws
+  /// InvalidArgument for gradients that are missing, given twice or not as LayerGrad describes, and
+  /// for layers without a record that wants_input() or wants_grad_output() requested (unless this
+  /// rank's flags reject the step). Throws DeviceError for gradients on another device.
   StepReport step(std::span<const LayerGrad> grads, Stream stream = Stream::cpu(),
                   const StepArgs& args = {});
 

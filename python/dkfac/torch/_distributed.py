@@ -11,7 +11,7 @@ import secrets
 import socket
 import traceback
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeVar, cast, overload
 
 import torch
@@ -20,8 +20,6 @@ import torch.distributed as dist
 from .. import _comm
 from .. import _structs as c
 from .._library import CommError, Error, InvalidArgument, library
-from ._layers import Layer
-from ._sharded import is_sharded
 
 # Groups made here, by weak references: torch.distributed alone holds them, so that their threads end with its
 # destroy_process_group(), also where a communicator remains. Left to the end of the interpreter, a thread of gloo that
@@ -285,64 +283,6 @@ def summed(comm: _comm.Comm, values: torch.Tensor, device: torch.device) -> torc
     values = values.to(place)
     dist.all_reduce(values)
     return values.cpu()
-
-
-def same_gradients(comm: _comm.Comm, layers: Sequence[Layer], device: torch.device) -> bool:
-    """Raises on all ranks where gradients differ between them: without DistributedDataParallel each layer would get
-    the local gradient of one rank. Compares a few elements of the first and the last layers; returns whether that told
-    anything. Collective; a `comm` of other ranks than torch.distributed is not checked."""
-    place = None if comm.size == 1 else meeting_place(comm, device)
-    if place is None:
-        return True
-    chosen = [*layers[:2], *layers[2:][-2:]]
-    parts = [_some_elements(layer) for layer in chosen]
-    values = torch.cat([torch.zeros(1, dtype=torch.float64), *parts])
-    strange = not bool(torch.isfinite(values).all())  # The step itself is to find that.
-    values = torch.zeros_like(values) if strange else values
-    both = torch.cat([values, -values, torch.tensor([float(strange)], dtype=torch.float64)])
-    both = both.to(place)
-    dist.all_reduce(both, op=dist.ReduceOp.MAX)
-    most, least = both[:-1].cpu().chunk(2)
-    spread, size = most + least, float(torch.maximum(most, least).max())
-    if float(both[-1]) > 0 or size == 0:
-        return False
-    if float(spread.max()) > 1e-3 * size:
-        differ = [layer.name for layer, part in zip(chosen, spread[1:].split([len(part) for part in parts]))
-                  if bool((part > 1e-3 * size).any())]
-        raise Error(f"[dkfac] gradients differ between the {comm.size} ranks, e.g. of layer '{differ[0]}', by up to "
-                    f"{float(spread.max()) / size:.1g} of the largest; average them over the ranks before the step, as "
-                    "DistributedDataParallel does; or pass comm=dkfac.Comm.single() where each rank trains a model of "
-                    "its own")
-    return True
-
-
-class GradientComparison:
-    """Compares gradients of the ranks in the first steps, until they have told something."""
-
-    STEPS = 8
-
-    def __init__(self, comm: _comm.Comm, device: torch.device) -> None:
-        self._comm, self._device = comm, device
-        self.restart()
-
-    def restart(self) -> None:
-        self._left = self.STEPS if self._comm.size > 1 else 0
-
-    def check(self, layers: Sequence[Layer]) -> None:
-        """Sharded gradients are left out."""
-        whole = [layer for layer in layers if not is_sharded(layer.weight)] if self._left > 0 else []
-        if whole:
-            self._left = 0 if same_gradients(self._comm, whole, self._device) else self._left - 1
-
-
-def _some_elements(layer: Layer, count: int = 16) -> torch.Tensor:
-    """As many elements of the gradient of a layer, on the host; what it does not have is zero."""
-    found, grad = torch.zeros(count, dtype=torch.float64), layer.weight_grad()
-    if grad is not None and grad.layout is torch.strided:
-        part = grad.detach().reshape(-1)
-        part = part[::max(1, part.numel() // count)][:count]
-        found[:len(part)] = part.to("cpu", torch.float64)
-    return found
 
 
 def ranks_of_torch() -> int:

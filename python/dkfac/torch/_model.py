@@ -181,7 +181,6 @@ class ModelPreconditioner(Joins, Sampled, Settable):
         if due:
             recorder.complete(registered)
         recorder.settings.apply_in_step(registered.library)
-        registered.comparison.check(self.curved())
         before()
         with told_as(lacks, recorder.end_step):
             report = self._step_of_library(registered, lr, lacks is not None)

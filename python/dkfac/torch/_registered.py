@@ -10,7 +10,7 @@ from torch import nn
 
 from .._preconditioner import Preconditioner
 from . import _state
-from ._distributed import GradientComparison, summed
+from ._distributed import summed
 from ._gradients import Gradients
 from ._layers import Layer
 from ._records import StepRecords
@@ -50,7 +50,6 @@ class Registered:
         self.layers = layers
         self.told = False  # What is done with them.
         self.records = StepRecords(setup, library)
-        self.comparison = GradientComparison(setup.comm, setup.device)
 
     def save(self, owned_alone: bool = False) -> _state.State:
         return {"state": _state.save(self.library, owned_alone), **_state.layers_of(self.layers)}

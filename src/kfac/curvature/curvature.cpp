@@ -288,13 +288,8 @@ void Curvature::request() {
 }
 
 void Curvature::require_no_failure(const comm::AgreedFlags& agreed) {
-  try {
-    recorder_.require_samples(agreed);
-    rebuilds_.require_no_failure(agreed);
-  } catch (...) {
-    recorder_.drop_records();
-    throw;
-  }
+  recorder_.require_samples(agreed);
+  rebuilds_.require_no_failure(agreed);
 }
 
 void Curvature::collect(const comm::AgreedFlags& agreed, StepReport& report) {

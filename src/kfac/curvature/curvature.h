@@ -85,8 +85,8 @@ class Curvature {
   /// context's stream, before the host synchronizes. Changes no state.
   void request();
   /// Ends a step that fails on every rank with an error, with the same message: InvalidArgument of
-  /// Recorder::require_samples(), or NumericError of Rebuilds::require_no_failure(). Its records
-  /// are dropped; the caller begins the next step. Collective where it throws.
+  /// Recorder::require_samples(), or NumericError of Rebuilds::require_no_failure(). The caller
+  /// drops its records and begins the next step. Collective where it throws.
   void require_no_failure(const comm::AgreedFlags& agreed);
   /// Evaluates what request() copied of the last step, whether or not this one was rejected.
   void collect(const comm::AgreedFlags& agreed, StepReport& report);

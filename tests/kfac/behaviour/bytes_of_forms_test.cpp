@@ -9,6 +9,7 @@
 #include "dkfac/kfac/assignment.h"
 #include "dkfac/kfac/preconditioner.h"
 
+#include "support/comparison_bytes.h"
 #include "support/natural_gradient.h"
 #include "support/near.h"
 
@@ -83,7 +84,8 @@ std::uint64_t expected(const kfac::StepReport& report, const kfac::CurvatureOpti
   if (grid.ranks > 1 && first) bytes += kFormWide * std::ssize(specs());  // Which have an inverse.
   const bool decisions = half || options.refresh.staleness == kfac::Staleness::adaptive;
   if (decisions && report.statistics_refreshed) bytes += 32 * std::ssize(report.statistics);
-  return static_cast<std::uint64_t>(bytes);
+  return static_cast<std::uint64_t>(bytes) +
+         comparison_bytes(report, grid.ranks, std::ssize(specs()));
 }
 
 std::vector<double> normal(std::int64_t count, std::uint64_t seed) {
