@@ -62,7 +62,8 @@ def columns_of(state: State) -> list[Column]:
     best = runs[0] if runs[0].status != "failed" and math.isfinite(runs[0].last_score) else None
     add(state.spec.metric, state.spec.score,
         lambda run: score_text(run.last_score, state.spec) + (" *" if run is best else ""))
-    add("best", "accuracy, %", lambda run: _known(100 * number(run.result.get("best_accuracy")), ".2f"))
+    add("best", "accuracy, %",
+        lambda run: _known(100 * number(run.result.get("best_accuracy")), ".2f") if run.epochs else "-")
     add("train", "seconds", lambda run: _known(number(run.result.get("train_seconds")), ".3g"))
     add("", "became", lambda run: run.status)
     return out

@@ -82,9 +82,12 @@ std::string tested_text(const RunResult& result) {
   if (!any_evaluated(result)) return "not evaluated";
   if (!has_accuracy(result))
     return fmt::format("test loss {:.4f} (best {:.4f})", result.final_loss, result.best_loss);
-  return fmt::format("test accuracy {:.2f}% (best {:.2f}%, median of the last five epochs {:.2f}%)",
-                     100 * result.final_accuracy, 100 * result.best_accuracy,
-                     100 * result.median_accuracy);
+  const auto tested = std::ranges::count_if(result.epochs, &EpochMetrics::evaluated);
+  return fmt::format("test accuracy {:.2f}% (best {:.2f}%{})", 100 * result.final_accuracy,
+                     100 * result.best_accuracy,
+                     tested < 5 ? std::string()
+                                : fmt::format(", median of the last five epochs {:.2f}%",
+                                              100 * result.median_accuracy));
 }
 
 }  // namespace

@@ -106,7 +106,7 @@ void visit_block_width(StateVisitor& visitor, const LayerTable& layers) {
     return width > 0 ? "diagonal blocks of " + std::to_string(width) : "whole factors";
   };
   DKFAC_CHECK(saved == here, "[state] was saved with ", text(saved), ", and here are ", text(here),
-              "; set InverseOptions::block_width to ", saved, " to continue");
+              "; set block_width to ", saved, " to continue");
 }
 
 }  // namespace

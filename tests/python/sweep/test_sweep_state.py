@@ -63,6 +63,14 @@ def test_json_is_for_readers(tmp_path, program):
         check_same(file, state, program)
 
 
+def test_a_run_without_an_epoch_has_no_accuracy():
+    """Which the result of the program has as 0."""
+    state = state_of((1, 0.5), (0, math.nan))
+    state.runs[1].status, state.runs[1].result["best_accuracy"] = "failed", 0.0
+    cells, = (column.cells for column in columns_of(state) if column.bottom == "accuracy, %")
+    assert cells == ["75.00", "-"]
+
+
 def test_points_may_be_added_where_runs_end_apart_from_each_other(tmp_path, program):
     file = tmp_path / "sweep.json"
     state = state_of((1, 0.125), (1, 0.25), pruner=Pruner())
