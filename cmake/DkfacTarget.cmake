@@ -34,13 +34,13 @@ set(kernels without_cuda)
 if(DKFAC_HAVE_CUDA)
   set(kernels with_cuda)
 endif()
-target_include_directories(dkfac_private_flags INTERFACE ${PROJECT_SOURCE_DIR}/src/core/shared/${kernels})
-
-# Instruction sets that host loops can dispatch to (core/shared/simd.h).
+# Instruction sets that host loops can dispatch to (vectorized.h, core/shared/simd.h).
 set(DKFAC_SIMD generic)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set(DKFAC_SIMD x86)
 endif()
+target_include_directories(dkfac_private_flags INTERFACE
+  ${PROJECT_SOURCE_DIR}/src/core/shared/${kernels} ${PROJECT_SOURCE_DIR}/src/core/shared/${DKFAC_SIMD})
 
 option(DKFAC_UNITY "Compile sources a dozen at a time: faster from nothing, slower after a change" OFF)
 

@@ -8,7 +8,7 @@
 #include "dkfac/core/error.h"
 #include "dkfac/data/image.h"
 
-#include DKFAC_SIMD_HEADER
+#include "vectorized.h"
 
 namespace dkfac::data {
 namespace {

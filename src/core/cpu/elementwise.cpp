@@ -4,7 +4,7 @@
 #include "core/backend.h"
 #include "core/cpu/element.h"
 #include "core/cpu/loops.h"
-#include DKFAC_SIMD_HEADER
+#include "vectorized.h"
 
 namespace dkfac::cpu {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "core/cpu/matrix.h"
 #include "core/shared/parallel.h"
-#include DKFAC_SIMD_HEADER
+#include "vectorized.h"
 
 namespace dkfac::cpu {
 namespace {

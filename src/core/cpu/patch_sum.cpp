@@ -5,7 +5,7 @@
 #include "core/backend_linalg.h"
 #include "core/cpu/matrix.h"
 #include "core/shared/parallel.h"
-#include DKFAC_SIMD_HEADER
+#include "vectorized.h"
 
 namespace dkfac::cpu {
 namespace {

@@ -6,7 +6,7 @@
 #include "core/backend.h"
 #include "core/cpu/element.h"
 #include "core/cpu/loops.h"
-#include DKFAC_SIMD_HEADER
+#include "vectorized.h"
 
 // Sums are split into parts by the size of the data alone and added in a fixed order, so they are
 // bitwise identical with every number of threads and instruction set.

@@ -3,7 +3,7 @@
 #include "dkfac/core/ops.h"
 
 #include "core/shared/host.h"
-#include DKFAC_SIMD_HEADER
+#include "vectorized.h"
 
 namespace dkfac::kfac {
 namespace {

@@ -9,8 +9,7 @@
 #include "core/shared/host.h"
 #include "core/shared/parallel.h"
 #include "kfac/shared/clip_rule.h"
-
-#include DKFAC_SIMD_HEADER
+#include "vectorized.h"
 
 namespace dkfac::optim::cpu {
 namespace {

@@ -9,7 +9,7 @@
 #include "core/shared/host.h"
 #include "kfac/inverse/block_triangular.h"
 #include "kfac/inverse/probe.h"
-#include DKFAC_SIMD_HEADER
+#include "vectorized.h"
 
 namespace dkfac::kfac::cpu {
 namespace {

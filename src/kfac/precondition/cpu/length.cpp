@@ -5,7 +5,7 @@
 #include "core/shared/parallel.h"
 #include "kfac/precondition/backend_length.h"
 #include "kfac/shared/length_rule.h"
-#include DKFAC_SIMD_HEADER
+#include "vectorized.h"
 
 namespace dkfac::kfac::cpu {
 namespace {

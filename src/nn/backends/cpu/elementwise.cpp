@@ -4,8 +4,7 @@
 #include "nn/backends/cpu/storage.h"
 #include "nn/backends/cuda/elementwise_functors.h"
 #include "nn/backends/smooth.h"
-
-#include DKFAC_SIMD_HEADER
+#include "vectorized.h"
 
 namespace dkfac::nn::cpu {
 namespace {

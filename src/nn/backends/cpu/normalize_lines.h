@@ -10,8 +10,7 @@
 #include "nn/backends/cpu/parallel.h"
 #include "nn/backends/cpu/storage.h"
 #include "nn/backends/norm_shape.h"
-
-#include DKFAC_SIMD_HEADER
+#include "vectorized.h"
 
 /// Traversal of x[groups,rows,c] in the loops of batch normalisation.
 namespace dkfac::nn::cpu {

@@ -4,8 +4,7 @@
 
 #include "nn/backends/cpu/parallel.h"
 #include "nn/backends/cpu/storage.h"
-
-#include DKFAC_SIMD_HEADER
+#include "vectorized.h"
 
 /// Traversal of images, and operations of pooling on one row of channels.
 namespace dkfac::nn::cpu {

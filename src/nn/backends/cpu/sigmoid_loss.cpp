@@ -4,8 +4,7 @@
 #include "nn/backends/cpu/parallel.h"
 #include "nn/backends/dtype.h"
 #include "nn/backends/sigmoid_terms.h"
-
-#include DKFAC_SIMD_HEADER
+#include "vectorized.h"
 
 namespace dkfac::nn::cpu {
 namespace {
