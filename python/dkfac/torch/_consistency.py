@@ -109,6 +109,12 @@ class Consistency:
         self.paused += by
         self.mixed = self.interrupted = True
 
+    def passes_by(self, results: Sequence[torch.Tensor], inputs: Sequence[object]) -> None:
+        """A pass that is paused has ended: all of it is as a recorded use, also where the loss of another pass has
+        it."""
+        for tensor in results:
+            _graph.mark(tensor, [x for x in inputs if isinstance(x, torch.Tensor)], id(self))
+
     def derive(self) -> None:
         """A derivative of the model is computed, which the loss contains: a graph in which weights are used again."""
         self.mixed = self.interrupted = self.derived = True
@@ -196,7 +202,7 @@ class Consistency:
         self.explained.add(layer)
         roots = [t.grad_fn for t in self.losses if t.grad_fn is not None]
         key = id(layer.weight)
-        uses, _, met = _graph.search(roots, id(self), {key: layer}) if not self.mixed else ({}, (), False)
+        uses, _, met = _graph.search(roots, id(self), {key: layer}) if not self.derived else ({}, (), False)
         return uses.get(key) if met else None
 
     def arrived(self, use: Use, grad: torch.Tensor) -> None:

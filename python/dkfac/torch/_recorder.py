@@ -166,9 +166,10 @@ class Recorder:
 
     @_own_time.counted
     def leave(self, model: nn.Module, args: tuple[Any, ...], out: object) -> None:
-        one = self.passes.current
-        if self.passes.inside and one is not None:
-            results = _capture.results(out)
+        one, results = self.passes.current, _capture.results(out)
+        if self.passes.paused:
+            self.consistency.passes_by(results, args)
+        elif self.passes.inside and one is not None:
             dim = self.setup.batch_dim
             if not callable(dim) and not resize(one, self._batches, dim, results):
                 self.consistency.tell("batch", _messages.no_batch(one.batch, dim, bool(self._batches)))
