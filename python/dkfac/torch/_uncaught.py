@@ -44,7 +44,8 @@ def refuse_other_uses(recorder: Recorder, run: Run) -> None:
     for layer in layers:
         grads = gradients_of([layer]) if run.adds else [run.returned[key] for key in map(id, layer.parameters())
                                                         if key in run.returned]
-        if not passes.left.are(grads) and any_nonzero(grads) and (operation := consistency.other_use(layer)):
+        used = is_sharded(layer.weight) or any_nonzero(grads)  # Of a shard, on each rank alike.
+        if not passes.left.are(grads) and used and (operation := consistency.other_use(layer)):
             raise Error(f"[dkfac] layer '{layer.name}' has a gradient, but no use of its weight by {layer.call()} was "
                         f"seen in this pass, unlike in earlier ones: it is used otherwise now ({operation}). Apply it "
                         "as before; or detach() and attach again, or name it in skip_layers")
@@ -52,7 +53,7 @@ def refuse_other_uses(recorder: Recorder, run: Run) -> None:
 
 def _is_used(layer: Layer) -> bool:
     """Whether it has records, of all or of some rows, and is trained."""
-    return (layer.curved and layer.module.training and layer.weight.requires_grad and not is_sharded(layer.weight)
+    return (layer.curved and layer.module.training and layer.weight.requires_grad
             and any(one.valid for one in (layer, *layer.parts.values())))
 
 
