@@ -152,6 +152,24 @@ def test_gradients_that_grad_has_returned_are_dropped_by_reset_batch_alone():
     assert len(texts) == 1 and "the step has 2 backward passes" in texts[0]
 
 
+@pytest.mark.parametrize("way", ["inputs", "grad"])
+def test_a_run_that_fails_is_replaced_by_the_next_one(way):
+    """Though the last layer has its record when it fails."""
+    def failing(model, kfac):
+        def fail(module, args, out):
+            out.register_hook(lambda grad: 1 / 0)
+        hook = model.first.register_forward_hook(fail)
+        with pytest.raises(ZeroDivisionError):
+            WAYS[way](model, of(model, 1))
+        hook.remove()
+        assert kfac._recorder.recorded()
+        model.zero_grad()
+        WAYS[way](model, of(model, 0))
+    expected, _ = factors_of(lambda model, kfac: of(model, 0).backward())
+    found, texts = factors_of(failing)
+    assert same(found, expected) and texts == []
+
+
 def test_gradients_with_a_graph_of_their_own_are_no_backward_pass():
     with pytest.raises(dkfac.Error, match="no backward pass.*grad.. without create_graph"):
         factors_of(lambda model, kfac: by_hand(lambda loss, parameters: [

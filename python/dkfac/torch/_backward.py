@@ -50,9 +50,9 @@ def _ends(recorder: Recorder, run: Run, done: bool) -> None:
     if recorder.passes.backwards == 0:
         recorder.send_held(done)
         if recorder.registered is not None:
-            records = recorder.registered.records
-            records.pass_ends()
-            records.returned = records.returned or (not run.adds and recorder.passes.calls in recorder.count.seen)
+            recorder.registered.records.pass_ends()
+            if done and not run.adds and recorder.passes.calls in recorder.count.seen:
+                recorder.registered.records.returned = True
         if done:
             refuse_other_uses(recorder, run)
         recorder.consistency.losses = ()
