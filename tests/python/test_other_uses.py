@@ -158,3 +158,57 @@ def test_weights_that_get_another_name_after_attach_are_refused(change):
             else:
                 optimizer.step()
         kfac.detach()
+
+
+def by_grad(model, loss):
+    for p, found in zip(model.parameters(), torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)):
+        p.grad = found
+
+
+def after_paused(model, kfac):
+    """As of a generator, through this model."""
+    with kfac.paused():
+        (model(torch.randn(6, 4)).sum() * 2).backward()
+    model.zero_grad()
+
+
+WAYS = {"grad": lambda model, kfac, loss: by_grad(model, loss),
+        "after a paused pass": lambda model, kfac, loss: loss.backward()}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("use", ["scaled", "not at all"])
+def test_the_graph_is_looked_at_in_steps_with(way, use):
+    """Control: a layer that is not used is no error."""
+    model = Branches()
+    optimizer, kfac = attached(model, statistics_interval=1)
+    for number in range(4):
+        if way == "after a paused pass":
+            after_paused(model, kfac)
+        model.use = "as recorded" if number < 3 else use
+        optimizer.zero_grad()
+        loss = penalty(model, model(torch.randn(6, 4)))
+        if use == "scaled" and number == 3:
+            with pytest.raises(dkfac.Error, match=r"layer 'layer' has a gradient.*unlike in earlier ones"):
+                WAYS[way](model, kfac, loss)
+        else:
+            WAYS[way](model, kfac, loss)
+            optimizer.step()
+    assert kfac.steps == (3 if use == "scaled" else 4)
+
+
+def test_a_loss_may_have_the_results_of_a_paused_pass():
+    """In which a layer may be used as it likes."""
+    model = Branches()
+    optimizer, kfac = attached(model, statistics_interval=1)
+    with told() as texts:
+        for number in range(4):
+            optimizer.zero_grad()
+            model.use = "as recorded" if number < 3 else "not at all"
+            recorded = model(torch.randn(6, 4))
+            model.use = "scaled"
+            with kfac.paused():
+                paused = model(torch.randn(6, 4))
+            (recorded + paused).pow(2).mean().backward()
+            optimizer.step()
+    assert texts == [] and kfac.steps == 4 and not kfac.reasons()

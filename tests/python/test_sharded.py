@@ -7,7 +7,7 @@ import sys
 
 import pytest
 import torch
-from support import EPS
+from support import EPS, run_python
 from torch import nn
 
 import dkfac.torch as dkfac
@@ -213,3 +213,34 @@ def test_offloaded_parameters_are_refused():
     model._parameters["weight"] = Offloaded(torch.zeros(2, 2))
     said = _sharded.refusal(model)
     assert "off-loaded to the cpu, e.g. 'weight'" in said and "leave it out" in said
+
+
+OTHER_USES = """
+import sys, torch
+import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+import dkfac.torch as dkfac
+from test_other_uses import Branches, attached, steps
+dist.init_process_group("gloo", init_method="file://" + sys.argv[1], rank=0, world_size=1)
+for apart in (False, True):
+    for use in ("scaled", "not at all"):  # Control: the latter.
+        model = Branches()
+        for part in (model.first, model.other) if apart else ():  # The layer is with the model, which uses it.
+            fully_shard(part)
+        optimizer, kfac = attached(fully_shard(model), statistics_interval=1)
+        steps(model, optimizer, 3)
+        model.use = use
+        try:
+            steps(model, optimizer, 1)
+            print(use, "passes")
+        except dkfac.Error as error:
+            print(use, error)
+        kfac.detach()
+dist.destroy_process_group()
+"""
+
+
+def test_another_use_of_a_sharded_weight_is_an_error_once_its_uses_were_recorded(tmp_path):
+    scaled, control, *apart = run_python(OTHER_USES, str(tmp_path / "store")).strip().split("\n")
+    assert [scaled, control] == apart and control == "not at all passes"
+    assert "layer 'layer' has a gradient" in scaled and "used otherwise now" in scaled

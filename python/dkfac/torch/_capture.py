@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch.utils.hooks import RemovableHandle
 
 from .._library import InvalidArgument
-from . import _compiled, _recurrent
+from . import _compiled, _recurrent, _runs
 from ._layers import Layer, Moments
 
 
@@ -41,22 +41,18 @@ FUNCTIONS = {"linear": _Function(F, 1), "conv1d": _Function(F, 1), "conv2d": _Fu
              **{name: _Function(F, 1) for name in ("conv3d", *(f"conv_transpose{n}d" for n in (1, 2, 3)))}}
 
 
-class Tracker(Protocol):
+class Tracker(_runs.Tracker, Protocol):
     """Learns where its layers compute."""
 
     def used(self, function: str | None, layer: Layer, x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor,
              moments: Moments | None = None) -> None: ...
-
-    def backward_begins(self, tensors: tuple[torch.Tensor, ...]) -> None: ...
-
-    def backward_ends(self, done: bool) -> None: ...
 
 
 _Layers = Callable[[torch.Tensor], Optional[Layer]]  # A method that returns that of a weight.
 _User = tuple[weakref.ref[Tracker], weakref.ref[_Layers]]
 _lock = threading.Lock()
 _users: list[_User] = []  # Those that are active; never changed in place.
-_originals: dict[tuple[ModuleType, str], Callable[..., Any]] = {}  # (module, name): the function that was replaced.
+_originals: dict[tuple[Any, str], Any] = {}  # (module, or class, name): what was replaced there.
 _nested = threading.local()  # Whether a wrapper runs on this thread: another library may have wrapped ours again.
 
 
@@ -120,26 +116,11 @@ def _wrap_recurrent(original: Callable[..., Any], name: str) -> Callable[..., An
     return _marked(function, original)
 
 
-@functools.lru_cache(maxsize=8)
-def _wrap_backward(original: Callable[..., None]) -> Callable[..., None]:
-    @functools.wraps(original)
-    def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
-        tensors = (tensors,) if isinstance(tensors, torch.Tensor) else tuple(tensors)
-        trackers, begun, done = [reference() for reference, _ in _users], [], False
-        try:
-            for tracker in trackers:
-                if tracker is not None:
-                    begun.append(tracker)
-                    tracker.backward_begins(tensors)
-            original(tensors, *args, **kwargs)
-            done = True
-        finally:
-            for tracker in begun:
-                tracker.backward_ends(done)
-    return _marked(backward, original)
+def _trackers() -> list[Tracker]:
+    return [tracker for reference, _ in _users if (tracker := reference()) is not None]
 
 
-def _replace(module: ModuleType, name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+def _replace(module: Any, name: str, wrap: Callable[[Any], Any]) -> None:
     _originals[module, name] = getattr(module, name)
     setattr(module, name, wrap(_originals[module, name]))
 
@@ -161,7 +142,7 @@ def activate(tracker: Tracker, layers: _Layers) -> None:
                 _replace(where.module, name, functools.partial(_wrap, name=name))
             for name in _recurrent.FUNCTIONS:
                 _replace(torch._VF, name, functools.partial(_wrap_recurrent, name=name))
-            _replace(torch.autograd, "backward", _wrap_backward)  # Tensor.backward() and checkpoints call it by name.
+            _replace(torch.autograd.Variable, "_execution_engine", lambda engine: _runs.Engine(engine, _trackers))
         _users = [*alive, (weakref.ref(tracker), weakref.WeakMethod(layers))]
 
 

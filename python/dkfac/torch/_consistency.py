@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import sys
 import warnings
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 
 import torch
@@ -57,6 +58,7 @@ class Consistency:
         self.turn = 0         # Steps with statistics before this one.
         self.told: set[object] = set()  # Layers, and "scale".
         self.explained: set[Layer] = set()  # That were asked for in other_use() since the last check.
+        self.wholes: dict[int, weakref.ref[torch.Tensor]] = {}  # By id of a sharded weight: fully_shard() keeps it.
         self.scale = 1.0
         self.hooks: list[RemovableHandle] = []
         self.active = False   # The passes of this step are checked.
@@ -109,6 +111,12 @@ class Consistency:
         self.paused += by
         self.mixed = self.interrupted = True
 
+    def passes_by(self, results: Sequence[torch.Tensor], inputs: Sequence[object]) -> None:
+        """A pass that is paused has ended: all of it is as a recorded use, also where the loss of another pass has
+        it."""
+        for tensor in results:
+            _graph.mark(tensor, [x for x in inputs if isinstance(x, torch.Tensor)], id(self))
+
     def derive(self) -> None:
         """A derivative of the model is computed, which the loss contains: a graph in which weights are used again."""
         self.mixed = self.interrupted = self.derived = True
@@ -143,8 +151,11 @@ class Consistency:
     def mark(self, layer: Layer, out: torch.Tensor, inputs: Iterable[torch.Tensor]) -> None:
         """A use is recorded."""
         _graph.mark(out, inputs, id(self))
-        if self.active and _sharded.is_sharded(layer.weight):
-            self._watch_whole(layer)
+        whole = layer.place.now()
+        if whole is not None and whole is not layer.weight:
+            self.wholes[id(layer.weight)] = weakref.ref(whole)
+            if self.active:
+                self._watch_whole(layer)
 
     def _watch_whole(self, layer: Layer) -> None:
         """The gradients of a pass are those of the whole parameters that fully_shard() gives a module."""
@@ -195,8 +206,9 @@ class Consistency:
         None also where it has been asked for since the last check: the answer takes a walk of the graph."""
         self.explained.add(layer)
         roots = [t.grad_fn for t in self.losses if t.grad_fn is not None]
-        key = id(layer.weight)
-        uses, _, met = _graph.search(roots, id(self), {key: layer}) if not self.mixed else ({}, (), False)
+        weight = self.wholes.get(id(layer.weight), lambda: layer.weight)()
+        key = id(weight)
+        uses, _, met = _graph.search(roots, id(self), {key: layer}) if not self.derived else ({}, (), False)
         return uses.get(key) if met else None
 
     def arrived(self, use: Use, grad: torch.Tensor) -> None:

@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 
 from ._find import SKIPPED
 from ._layers import Layer
-from ._trained import ModelLayers
+from ._trained import ModelLayers, simpler
 
+Named = dict[str, list[tuple[int, str]]]
 _REASONS, _NAMES = 5, 3  # That are listed, and names of layers of each.
 
 
@@ -26,41 +27,44 @@ def percent(part: float, whole: float) -> str:
     return f"{share:.1g} %" if 0 < share < 0.1 else f"{share:.1f} %"
 
 
+def _count(of: Named, reason: str) -> int:
+    return sum(count for count, _ in of.get(reason, ()))
+
+
 @dataclass
 class Coverage:
     """Numbers of parameters that are trained, of those with curvature, of frozen ones, and of the optimizer's that are
-    none of the model's; layers with curvature; and what has none: {reason: [(parameters, name)]}."""
+    none of the model's; layers with curvature; and, as {reason: [(parameters, name)]}, what has none, and what has the
+    diagonal alone in modules with K-FAC."""
 
     trained: int = 0
     curved: int = 0
     frozen: int = 0
     foreign: int = 0
     layers: list[Layer] = field(default_factory=list)
-    without: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
+    without: Named = field(default_factory=dict)
+    simpler: Named = field(default_factory=dict)
 
     def add(self, reason: str, count: int, name: str) -> None:
         self.without.setdefault(reason, []).append((count, name))
 
-    def lacking(self, reason: str) -> int:
-        return sum(count for count, _ in self.without.get(reason, ()))
-
     def wanted(self) -> int:
         """Trained parameters but for those that the user has left to the optimizer."""
-        return self.trained - self.lacking(SKIPPED)
+        return self.trained - _count(self.without, SKIPPED)
 
     def share(self) -> str:
         return f"{percent(self.curved, self.trained)} of {number(self.trained)} trained parameters"
 
-    def reasons(self) -> str:
+    def reasons(self, of: Named) -> str:
         """In the order of the parameters that they concern, each with its largest layers."""
-        ordered = sorted(self.without, key=self.lacking, reverse=True)
+        ordered = sorted(of, key=lambda reason: _count(of, reason), reverse=True)
         texts = []
         for reason in ordered[:_REASONS]:
-            names = [name for _, name in sorted(self.without[reason], key=lambda one: -one[0])]
+            names = [name for _, name in sorted(of[reason], key=lambda one: -one[0])]
             shown = f"{len(names)} layers, e.g. " if len(names) > _NAMES else ""
-            texts.append(f"{percent(self.lacking(reason), self.trained)} {reason} ({shown}{', '.join(names[:_NAMES])})")
+            texts.append(f"{percent(_count(of, reason), self.trained)} {reason} ({shown}{', '.join(names[:_NAMES])})")
         if len(ordered) > _REASONS:
-            rest = sum(map(self.lacking, ordered[_REASONS:]))
+            rest = sum(_count(of, reason) for reason in ordered[_REASONS:])
             texts.append(f"{percent(rest, self.trained)} for other reasons")
         return "; ".join(texts)
 
@@ -87,6 +91,8 @@ def coverage_of(layers: ModelLayers, alone: bool) -> Coverage:
         if count and reason is None:
             found.curved += count
             found.layers.append(layer)
+            if (why := simpler(layer)) is not None:
+                found.simpler.setdefault(why, []).append((count, layer.name))
         elif count and reason is not None:
             found.add("shares a parameter" if reason.startswith("shares a parameter") else reason, count, layer.name)
     for name, p in trained:

@@ -41,7 +41,7 @@ CLASSES: list[type[nn.Module]] = [kind for kind, _ in _KINDS] + [nn.MultiheadAtt
 SKIPPED = "named in skip_layers"
 
 
-def _kind_of(module: nn.Module) -> type[Layer] | None:
+def layer_class(module: nn.Module) -> type[Layer] | None:
     """That of its weight and bias. Conv1D of transformers is known by its name, since that may not be installed."""
     if any((base.__module__, base.__name__) == _TRANSPOSED for base in type(module).__mro__):
         return TransposedLayer
@@ -93,7 +93,7 @@ def _layer_of(name: str, module: nn.Module, skipped: bool, wanted: Collection[in
     """The layers of a module's own parameters."""
     own = {n: p for n, p in parameters_of(module).items() if p.requires_grad}
     layers: list[Layer] = []
-    make = _kind_of(module)
+    make = layer_class(module)
     attention = isinstance(module, nn.MultiheadAttention) and "in_proj_weight" in own
     kind = LinearLayer if attention else make
     reason = SKIPPED if skipped else None

@@ -108,13 +108,11 @@ def _leaves(outputs: Sequence[torch.Tensor], owner: int) -> list[torch.Tensor]:
 @contextlib.contextmanager
 def _sampling(recorder: Recorder, sampling: Sampling) -> Iterator[None]:
     recorder.sampling = sampling
-    recorder.passes.sampling = True
     recorder.consistency.paused += 1  # Hooks of parameters run at the end of the graph.
     try:
         yield
     finally:
         recorder.consistency.paused -= 1
-        recorder.passes.sampling = False
         recorder.sampling = None
 
 

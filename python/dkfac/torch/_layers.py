@@ -65,6 +65,8 @@ class Layer:
         self.reason: str | None = None
         # Why its gradient is left as it is from some step on; its factors stay in the library.
         self.left: str | None = None
+        # Why its parameters have the diagonal alone, where they are not applied as others are in such a module.
+        self.simpler: str | None = None
         self.id = -1          # In the library.
         self.rows: Rows | None = None  # The part of a weight that it is; None: the whole.
         self.parts: dict[Rows, LinearLayer] = {}  # Rows that are used on their own.

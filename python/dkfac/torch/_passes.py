@@ -13,6 +13,7 @@ from ._batch import Candidate, choose, count_unseen
 from ._experts import ExpertsLayer
 from ._layers import Layer, LinearLayer, Moments, Rows
 from ._left import LeftGradients
+from ._runs import Run
 from ._sharded import is_sharded, local, whole
 
 if TYPE_CHECKING:
@@ -92,9 +93,10 @@ class Passes:
     def __init__(self) -> None:
         self.count = 0      # Forward passes in training mode.
         self.paused = 0     # Depth of paused(),
-        self.backwards = 0  # and of calls of torch.autograd.backward(),
+        self.others = 0     # and of runs of autograd that give no parameter a gradient for a step, as those towards
+                            # inputs and those of fisher_backward(),
+        self.backwards = 0  # and of all others,
         self.calls = 0      # and how many there were, each within another one apart.
-        self.sampling = False  # The backward passes of fisher_backward() run.
         self.model: ModelPasses | None = None  # Those of a step of the quadratic model.
         self.left = LeftGradients()
         self.lost = 0  # Number of the last pass before a state was loaded.
@@ -119,19 +121,25 @@ class Passes:
         self.waiting = [*(one for one in self.waiting if one.group is None), self.current]
         return self.current
 
-    def backward_begins(self, tensors: tuple[torch.Tensor, ...]) -> None:
-        """torch.autograd.backward() is called, maybe by a checkpoint within another call."""
+    def run_begins(self, run: Run) -> None:
+        """A backward pass, maybe that of a checkpoint within another one."""
         if self.backwards == 0:
             self.calls += 1
-            self.left.backward_begins()
+            if run.adds:
+                self.left.backward_begins()
             if self.model is not None:
-                self.model.losses = tensors
+                self.model.losses = tuple(run.tensors)
         self.backwards += 1
+
+    @property
+    def aside(self) -> bool:
+        """Whether what runs is no backward pass of a step. On another thread there may be one of another model."""
+        return self.others > 0 and self.backwards == 0
 
     def join(self, one: Pass) -> int:
         """A record of a pass arrives. Returns the number of the backward pass that it belongs to."""
         if one.group is None:
-            one.group = self.calls if self.backwards else -one.number  # That of autograd.grad() is its own.
+            one.group = self.calls if self.backwards else -one.number  # Those of fisher_backward() have none.
         return one.group
 
     def awaits(self, use: Use) -> bool:
@@ -177,7 +185,7 @@ class Passes:
             raise Error("[dkfac] load_state_dict() came between a forward pass and its backward pass, so that "
                         "a part of what the step takes would be of the time before it; call it after the step, or run "
                         "the forward pass again after it, once zero_grad() was called")
-        self.begun = self.begun or not (self.derives() or self.sampling)
+        self.begun = self.begun or not (self.derives() or self.aside)
         if self.current is not None:
             self.current = one
             one.backward = True

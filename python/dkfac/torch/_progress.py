@@ -45,7 +45,7 @@ def lacking(setup: Setup, passes: Passes, curved: Sequence[Layer], records: Step
     return (f"[dkfac] step() {needs}, and no backward pass of the attached module, e.g. through layer "
             f"'{layers[0].name}', was recorded since the last one; call "
             + ("kfac.fisher_backward() of its output and " if setup.sampled and due else "")
-            + "backward() on a loss of its output"
+            + "backward(), or grad() without create_graph, on a loss of its output"
             + (", outside of paused()," if due else "") + " before the step")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch import nn
 
 from .._library import Error
 from .._preconditioner import Preconditioner
-from . import _capture, _checks, _compiled, _fisher, _fit, _messages, _own_time, _scalers, _state
+from . import _backward, _capture, _checks, _compiled, _fisher, _fit, _messages, _own_time, _scalers, _state
 from ._batch import Candidate, rows_of
 from ._consistency import Consistency
 from ._count import Count, of_accelerate
@@ -21,11 +22,12 @@ from ._layers import Layer, Moments, NormLayer
 from ._passes import Passes, Use, resize, take
 from ._records import divided
 from ._registered import Registered
+from ._runs import Run
 from ._settings import Settings
 from ._setup import Setup
 from ._submodules import Submodules
 from ._trained import ModelLayers
-from ._uncaught import Uncaught, refuse_other_uses
+from ._uncaught import Uncaught
 from ._vector_hooks import VectorHooks
 
 
@@ -125,7 +127,7 @@ class Recorder:
         for one in (layer, *layer.parts.values()):
             one.reason = reason
 
-    def _search(self, tensors: Sequence[object], whole: bool) -> None:
+    def search(self, tensors: Sequence[object], whole: bool) -> None:
         self.give_up_all(self.consistency.search(tensors, whole))
 
     def give_up_all(self, found: Mapping[Layer, str]) -> None:
@@ -164,15 +166,16 @@ class Recorder:
 
     @_own_time.counted
     def leave(self, model: nn.Module, args: tuple[Any, ...], out: object) -> None:
-        one = self.passes.current
-        if self.passes.inside and one is not None:
-            results = _capture.results(out)
+        one, results = self.passes.current, _capture.results(out)
+        if self.passes.paused:
+            self.consistency.passes_by(results, args)
+        elif self.passes.inside and one is not None:
             dim = self.setup.batch_dim
             if not callable(dim) and not resize(one, self._batches, dim, results):
                 self.consistency.tell("batch", _messages.no_batch(one.batch, dim, bool(self._batches)))
             if self.registered is None and not self.submodules.begun:
                 self.vectors.leave()
-            self._search(results, whole=False)
+            self.search(results, whole=False)
             for tensor in results:
                 tensor.register_hook(lambda grad: self.passes.turn_back(one))
         self.passes.inside = False
@@ -218,6 +221,8 @@ class Recorder:
             return
         if self.sampling is not None:
             return self.sampling.arrived(use, use.gather(grad))
+        if self.passes.aside:
+            return
         if self.passes.derives():
             self.uncaught.caught(layer)
             return self.consistency.derive()
@@ -259,30 +264,10 @@ class Recorder:
         passes.scale = float(scaler.get_scale())
         self.consistency.scaled(passes.scale)
 
-    def backward_begins(self, tensors: tuple[torch.Tensor, ...]) -> None:
-        """torch.autograd.backward() is called, of this model's loss or of something else."""
-        self.passes.backward_begins(tensors)
-        if self.passes.backwards == 1:  # And not a checkpoint within it.
-            self.consistency.backward_begins(tensors)
-        if self.passes.paused:
-            return
-        if self.passes.current is not None:
-            self.submodules.backward_begins()
-            self.passes.current.backward = True
-        self._search(tensors, whole=True)
+    def runs(self, run: Run) -> AbstractContextManager[None]:
+        return _backward.within(self, run)
 
-    def backward_ends(self, done: bool) -> None:
-        """`done`: without an exception."""
-        self.passes.backwards -= 1
-        if self.passes.backwards == 0:
-            self._send_held(done)
-            if self.registered is not None:
-                self.registered.records.pass_ends()
-            if done:
-                refuse_other_uses(self)
-            self.consistency.losses = ()
-
-    def _send_held(self, done: bool) -> None:
+    def send_held(self, done: bool) -> None:
         held, self._held = self._held, []
         if done and held and self.registered is not None:
             self._send(self.registered, held)
@@ -348,7 +333,6 @@ class Recorder:
         self.layers.count_curved()
 
     def record_deferred(self, registered: Registered) -> None:
-        self._send_held(done=True)  # Of torch.autograd.grad(), of which nothing tells the end.
         deferred, self.joining.deferred = self.joining.deferred, []
         if admitted := [(use, grad) for use, grad in deferred if self.admits(registered, use)]:
             self._send(registered, admitted)

@@ -54,6 +54,7 @@ class StepRecords:
         self._counts: dict[Layer, int] = {}
         self._tied = TiedRecords(setup, library)
         self._unreduced = False  # Their gradients are with the modules, by set_requires_gradient_sync(False).
+        self.returned = False  # Gradients of some are with the caller of grad(), who may add them up by hand.
         self.passes, self.uses = setup.accumulation_steps or 1, 1
 
     def expect(self, passes: int, uses: int) -> None:
@@ -159,16 +160,20 @@ class StepRecords:
     def leftover(self, full: bool) -> bool:
         """Whether a pass that begins now may be of another step than the records: that one is complete, or its
         gradients were dropped before all of its passes had run, e.g. at the end of an epoch."""
-        return self.any() and (full or not (self._unreduced or any(grad is not None for grad in self.gradients())))
+        return self.any() and (full or not (self._kept() or any(grad is not None for grad in self.gradients())))
 
     def pass_ends(self) -> None:
         """A backward pass has ended."""
         grads = self.gradients() if any(is_sharded(layer.weight) for layer in self._counts) else []
         self._unreduced = bool(grads) and all(grad is None for grad in grads)
 
+    def _kept(self) -> bool:
+        """Whether gradients are elsewhere than in the parameters, where nothing tells that they are given up."""
+        return self._unreduced or self.returned
+
     def given_up(self) -> bool:
         """Whether their gradients were removed, or made zero; collective where ranks have parts of them."""
-        if self._unreduced:
+        if self._kept():
             return False
         found = any_nonzero(self.gradients())
         if any(is_sharded(layer.weight) for layer in self._counts):
@@ -184,5 +189,5 @@ class StepRecords:
 
     def clear(self) -> None:
         """The library has none any more."""
-        self._counts, self._unreduced = {}, False
+        self._counts, self._unreduced, self.returned = {}, False, False
         self._tied.clear()

@@ -17,7 +17,7 @@ from ._recorder import Recorder
 from ._rejections import Rejections
 from ._settings import said
 from ._tied import TiedLayer
-from ._trained import FOREIGN
+from ._trained import DIAGONAL, FOREIGN
 from ._vectors import VectorLayer
 
 SMALL = 0.5    # Below this share, more parameters move by plain gradients than by K-FAC, at one rate for both.
@@ -117,8 +117,10 @@ class Telling:
         parts = [f"curvature of {found.share()} in {len(found.layers)} layers"]
         if table:
             parts[0] += f" ({_forms(found, table)})"
+        if found.simpler:
+            parts.append(f"{DIAGONAL}: {found.reasons(found.simpler)}")
         if found.without:
-            parts.append(f"without: {found.reasons()}")
+            parts.append(f"without: {found.reasons(found.without)}")
         if found.frozen:
             parts.append(f"{number(found.frozen)} are frozen")
         if found.foreign:
@@ -185,7 +187,7 @@ def _unsplit(table: str) -> str | None:
 def _small(found: Coverage) -> str | None:
     """A warning where K-FAC does little."""
     if found.curved == 0:
-        why = found.reasons() or "all are frozen, or the optimizer does not have them"
+        why = found.reasons(found.without) or "all are frozen, or the optimizer does not have them"
         kinds = ", ".join(kind.__name__ for kind in CLASSES)
         classes = f"Layers of these classes can have curvature: {kinds}; "
         if any(reason.startswith(FOREIGN) for reason in found.without):  # Classes are not what they lack.
@@ -193,6 +195,7 @@ def _small(found: Coverage) -> str | None:
         return (f"no parameter has curvature, so every step is that of the optimizer alone: {why}. {classes}detach() "
                 "where none of them is meant")
     if found.curved < SMALL * found.wanted():
-        return (f"only {found.share()} have curvature: {found.reasons()}. The others get the update of the optimizer "
-                "alone, at the same rate; name in skip_layers what is meant to be without, which ends this warning")
+        return (f"only {found.share()} have curvature: {found.reasons(found.without)}. The others get the update of "
+                "the optimizer alone, at the same rate; name in skip_layers what is meant to be without, which ends "
+                "this warning")
     return None

@@ -11,13 +11,14 @@ import torch
 from torch import nn
 
 from .._library import Error, InvalidArgument
-from . import _capture, _checks, _fit, _sharded
+from . import _capture, _checks, _computed, _fit, _sharded
 from ._layers import Layer, LinearLayer
 from ._tied import TiedLayer
 from ._vectors import VectorLayer, apart, refuse
 
 Owned = Callable[[], dict[int, nn.Parameter]]
 FOREIGN = "the optimizer"  # So begin the reasons of layers that lack a parameter there.
+DIAGONAL = "diagonal alone"  # So begin the notes of those that have it in place of K-FAC.
 _IDLE = operator.attrgetter("idle")
 
 
@@ -91,6 +92,16 @@ def _unowned(layer: Layer, owned: Collection[int]) -> str | None:
             "have both, or make the layer with bias=False")
 
 
+def simpler(layer: Layer) -> str | None:
+    """Why a layer has the diagonal alone in place of K-FAC, if so."""
+    return layer.simpler if layer.curved and isinstance(layer, VectorLayer) else None
+
+
+def _noted(layer: Layer) -> str:
+    reason = simpler(layer)
+    return f"{DIAGONAL}: {reason}" if reason else ""
+
+
 class ModelLayers:
     """Layers of a model, found anew when more parameters are trained. `find`: those of the parameters that are trained
     now; `owned`: {id: parameter} of those that the optimizer has, None: all; `second`: the model has its samples in
@@ -119,7 +130,9 @@ class ModelLayers:
         """Finds the layers of the parameters that are trained now, for a tracker that has them alone."""
         owned, layers = self._owns(), self._find_layers()
         self._gathered = gathered = _sharded.managed(self._model)
+        computed = dict(_computed.reasons(self._model))
         for layer in layers:
+            layer.simpler = computed.get(layer.module)
             layer.second = self._second
             if layer.reason is None:
                 layer.reason = _sharded.reason(layer.parameters(), layer.module in gathered,
@@ -190,6 +203,8 @@ class ModelLayers:
     def put_vectors(self, layer: Layer) -> list[VectorLayer]:
         """Gives the parameters of a layer that is watched curvature by their gradients, where it has not been used in
         another way. Returns their layers; none where they cannot have it."""
+        if layer.simpler is None and not getattr(layer, "presumed", False):
+            layer.simpler = _computed.applied_otherwise(layer)
         made = apart(layer)
         if any(refuse(one, self._full) for one in made):
             return []
@@ -308,9 +323,10 @@ class ModelLayers:
         names = _fit.tied_with(self._model, layer.name) if isinstance(layer, TiedLayer) and layer.curved else []
         return f"{before}tied with {', '.join(names)}" if names else ""
 
-    def _with_ties(self, table: str) -> str:
-        """The table with notes of tied layers."""
-        notes, column = {layer.name: self._tie(layer) for layer in self.all}, table.partition("note")[0]
+    def _with_notes(self, table: str) -> str:
+        """The table with notes of layers that are tied, or have the diagonal alone."""
+        notes = {layer.name: _noted(layer) or self._tie(layer) for layer in self.all}
+        column = table.partition("note")[0]
         rows, end, rest = table.partition("\n\n")
         lines = []
         for line in rows.split("\n"):
@@ -322,8 +338,9 @@ class ModelLayers:
     def lines(self, table: str | None, alone: bool) -> str:
         """A line for each layer, or the table of the library, with the reasons that it does not know; `alone` as in
         lacking()."""
-        text = self._with_ties(self._of_vectors(table)) if table else "\n".join(
-            f"{layer.name}: {layer.reason or 'K-FAC'}{self._tie(layer, ', ')}" for layer in self.all)
+        text = self._with_notes(self._of_vectors(table)) if table else "\n".join(
+            f"{layer.name}: {layer.reason or _noted(layer) or 'K-FAC'}{self._tie(layer, ', ')}"
+            for layer in self.all)
         left = {layer.name: reason for layer in self.all
                 if layer.reason is None and (reason := self.lacking(layer, alone)) is not None}
         return "\n".join([text, *(f"{name}: {reason}" for name, reason in {**left, **self.without_layer()}.items())])

@@ -15,6 +15,7 @@ from ._gradients import any_nonzero
 from ._layers import Layer
 from ._left import gradients_of
 from ._passes import Passes
+from ._runs import Run
 from ._sharded import is_sharded
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def find_missed(recorder: Recorder) -> None:
                         "seen; name it in skip_layers")
 
 
-def refuse_other_uses(recorder: Recorder) -> None:
+def refuse_other_uses(recorder: Recorder, run: Run) -> None:
     """A backward pass of a step with statistics has ended. A layer of earlier records that has got a gradient, and no
     record, may have a penalty; where the graph shows another use, it has changed."""
     consistency, passes = recorder.consistency, recorder.passes
@@ -41,8 +42,10 @@ def refuse_other_uses(recorder: Recorder) -> None:
         return
     layers = [layer for layer in consistency.unexplained() if not recorder.uncaught.met(layer) and _is_used(layer)]
     for layer in layers:
-        grads = gradients_of([layer])
-        if not passes.left.are(grads) and any_nonzero(grads) and (operation := consistency.other_use(layer)):
+        grads = gradients_of([layer]) if run.adds else [run.returned[key] for key in map(id, layer.parameters())
+                                                        if key in run.returned]
+        used = is_sharded(layer.weight) or any_nonzero(grads)  # Of a shard, on each rank alike.
+        if not passes.left.are(grads) and used and (operation := consistency.other_use(layer)):
             raise Error(f"[dkfac] layer '{layer.name}' has a gradient, but no use of its weight by {layer.call()} was "
                         f"seen in this pass, unlike in earlier ones: it is used otherwise now ({operation}). Apply it "
                         "as before; or detach() and attach again, or name it in skip_layers")
@@ -50,7 +53,7 @@ def refuse_other_uses(recorder: Recorder) -> None:
 
 def _is_used(layer: Layer) -> bool:
     """Whether it has records, of all or of some rows, and is trained."""
-    return (layer.curved and layer.module.training and layer.weight.requires_grad and not is_sharded(layer.weight)
+    return (layer.curved and layer.module.training and layer.weight.requires_grad
             and any(one.valid for one in (layer, *layer.parts.values())))
 
 

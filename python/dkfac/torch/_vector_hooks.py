@@ -186,6 +186,8 @@ class VectorHooks:
     def arrived(self, key: int, grad: torch.Tensor) -> None:
         """A parameter gets a gradient."""
         layer, recorder = self._by_id.get(key), self._recorder
-        one = recorder.passes.current
+        passes, one = recorder.passes, recorder.passes.current
+        if passes.derives() or passes.aside:
+            return
         if layer is not None and one is not None and grad.layout is torch.strided and recorder.records_now(layer):
             recorder.take(Use(layer, grad, one, False), grad)

@@ -74,7 +74,10 @@ class VectorLayer(NormLayer):
 def apart(layer: Layer) -> list[VectorLayer]:
     """Layers of its parameters, each by its gradient."""
     names = [layer.name] if layer.bias is None else [f"{layer.name}.weight", f"{layer.name}.bias"]
-    return [VectorLayer(name, layer.module, p, by_gradient=True) for name, p in zip(names, layer.parameters())]
+    made = [VectorLayer(name, layer.module, p, by_gradient=True) for name, p in zip(names, layer.parameters())]
+    for one in made:
+        one.simpler = layer.simpler
+    return made
 
 
 def refuse(layer: VectorLayer, full: bool) -> str | None:
