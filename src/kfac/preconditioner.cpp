@@ -132,7 +132,8 @@ void Preconditioner::Impl::compare_gradients() {
   for (std::size_t i = 0; i < kept.size(); ++i)
     if (const CurvatureBlock& block = curvature().layer(static_cast<int>(i));
         block.has_curvature() && !kept[i])
-      everywhere.push_back({block.name, by_layer[i]->weight});
+      everywhere.push_back(
+          {block.name, by_layer[i]->weight.empty() ? by_layer[i]->bias : by_layer[i]->weight});
   --compared_steps;
   try {
     if (everywhere.empty() || require_averaged(ctx, *comm, everywhere)) compared_steps = 0;

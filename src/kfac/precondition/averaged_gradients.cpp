@@ -24,10 +24,10 @@ std::vector<double> some_elements(Context& ctx, std::span<const NamedGradient> g
   const auto layers = static_cast<std::int64_t>(gradients.size());
   Tensor found = Tensor::zeros(ctx, {layers * kElements}, DType::f64);
   for (std::int64_t i = 0; i < layers; ++i) {
-    const ConstTensorView weight = gradients[static_cast<std::size_t>(i)].weight.flat();
-    const std::int64_t count = std::min(kElements, weight.numel());
+    const ConstTensorView values = gradients[static_cast<std::size_t>(i)].values.flat();
+    const std::int64_t count = std::min(kElements, values.numel());
     for (std::int64_t k = 0; k < count; ++k)
-      ops::cast(ctx, weight.slice(0, k * weight.numel() / count, 1),
+      ops::cast(ctx, values.slice(0, k * values.numel() / count, 1),
                 found.view().slice(0, i * kElements + k, 1));
   }
   return read_back<double>(ctx, found);

@@ -13,13 +13,13 @@ namespace dkfac::kfac {
 
 struct NamedGradient {
   std::string_view layer;
-  ConstTensorView weight;  ///< Contiguous.
+  ConstTensorView values;  ///< Contiguous, not empty.
 };
 
-/// Compares some elements of the first two and the last two gradients, which are of the same layers
-/// on all ranks. Throws InvalidArgument on every rank where they are further apart than 1e-3 of the
-/// largest of them. Returns whether they told anything, alike on all ranks: all of them may be
-/// zero. Waits for the device; collective.
+/// Compares 16 elements each of the first two and the last two gradients, which are of the same
+/// layers on all ranks. Throws InvalidArgument on every rank where they are further apart than 1e-3
+/// of the largest of them. Returns whether they told anything, alike on all ranks: all of them may
+/// be zero. Waits for the device; collective.
 bool require_averaged(Context& ctx, comm::Communicator& comm, std::vector<NamedGradient> gradients);
 
 }  // namespace dkfac::kfac

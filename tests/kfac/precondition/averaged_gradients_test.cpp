@@ -87,6 +87,19 @@ TEST(AveragedGradients, AreNotRequiredOfLayersThatOneRankUpdates) {
   for (const std::string& message : told(0, 3.0, true)) EXPECT_EQ(message, "");
 }
 
+TEST(AveragedGradients, AreOfTheShiftWhereANormalisationHasNoScale) {
+  comm::run_ranks(kRanks, [](auto comm) {
+    kfac::Preconditioner kfac(comm, Loop::options());
+    const LayerId norm = kfac.add_layer("norm", NormSpec{.channels = 2, .scale = false});
+    const std::vector<double> x{1, -1, 2, 0.5}, mean(2), inv_std(2, 1.0);
+    kfac.record_normalization(norm, view_of(x.data(), {2, 2}), view_of(mean.data(), {2}),
+                              view_of(inv_std.data(), {2}), view_of(x.data(), {2, 2}));
+    std::vector<double> shift{1.0, 1.0 + comm->rank()};
+    const kfac::LayerGrad grad{norm, {}, view_of(shift.data(), {2})};
+    EXPECT_TRUE(contains(message_of([&] { (void)kfac.step({&grad, 1}); }), "of layer 'norm'"));
+  });
+}
+
 TEST(AveragedGradients, OfZerosTellNothing) {
   comm::run_ranks(kRanks, [](auto comm) {
     Loop loop(comm);
