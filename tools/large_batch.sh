@@ -6,10 +6,11 @@
 #   batch of 4,000, which --quick stands for, with two lengths of two methods (ten minutes). NAME-EPOCHS is a method
 #   with other epochs. Everything goes on where it was stopped: DIR holds all that has been run, out/large-batch by
 #   default. --records records/large-batch --page docs/large-batch.md goes on with the study of this repository.
-#   --search leaves out the final runs. $DKFAC_PYTHON, /usr/bin/python3 by default, has to have Optuna.
+#   --search leaves out the final runs. Defaults: all four cells, 8 trials, 3 seeds. The program is $DKFAC, or built
+#   first. $DKFAC_PYTHON, /usr/bin/python3 by default, has to have Optuna.
 set -euo pipefail
 cells="2048 4096 512 8192" only="" trials=8 seeds=3 only_search=0 records=out/large-batch page="" sets=()
-usage() { sed -n '2,9s/^# //p' -- "$0"; }
+usage() { sed -n '2,10s/^# //p' -- "$0"; }
 while [ $# -gt 0 ]; do
   case $1 in
     --quick) cells=lenet only="kfac lars kfac-6 lars-6" ;;
@@ -51,13 +52,17 @@ describe() {
 # epochs_of NAME
 epochs_of() { [[ $1 =~ -([0-9]+)$ ]] && echo "${BASH_REMATCH[1]}" || echo "$epochs"; }
 
+tables() { "$DKFAC_PYTHON" tools/tables/large_batch.py "$@"; }
 # search NAME FOLDER TRIALS: at most one more trial, unless there are so many.
 search() {
-  local ended
-  ended=$(grep -Ecs '"status": "(ok|failed)"' "$2/sweep.json") || ended=0
+  local ended again=()
+  ended=$(tables ended "$2")
   [ "$ended" -lt "$3" ] || return 0
+  tables sound "$2" 2>/dev/null || again=(--retry)
   "$DKFAC_PYTHON" -m dkfac.sweep "configs/sweeps/large-batch-${1%-[0-9]*}.toml" --out "$2" --at-most 1 --quiet \
-    --set "data.hold_out=$hold_out" --set "run.epochs=$(($(epochs_of "$1") * trial / epochs))" "${cell[@]}" >/dev/null
+    --set "data.hold_out=$hold_out" --set "run.epochs=$(($(epochs_of "$1") * trial / epochs))" "${cell[@]}" \
+    "${again[@]}" >/dev/null
+  tables sound "$2"
   echo "large_batch: $2: trial $((ended + 1)) of $trials has ended"
 }
 # final CONFIG FOLDER SEED: a run of the chosen settings, unless it has ended.
@@ -72,6 +77,7 @@ final() {
   echo "large_batch: $2 has ended"
 }
 
+for at in $cells; do describe "$at"; done # An error before anything is built.
 export DKFAC=${DKFAC:-build/release/src/app/dkfac} PYTHONPATH=python
 [ -x "$DKFAC" ] || configure_and_build release -DDKFAC_BUILD_TESTS=OFF -DDKFAC_BUILD_BENCHMARKS=OFF
 export OMP_NUM_THREADS=1
@@ -85,9 +91,9 @@ for at in $cells; do
   [ "$only_search" = 0 ] || continue
   methods=()
   for name in $names; do methods+=("$name:$(epochs_of "$name")"); done
-  "$DKFAC_PYTHON" tools/tables/large_batch.py choose "$records/$at" "${methods[@]}"
+  tables choose "$records/$at" "${methods[@]}"
   for ((seed = 1; seed <= seeds; ++seed)); do
     for name in $names; do final "$records/$at/$name.toml" "$records/$at/final/$name/seed-$seed" "$seed"; done
   done
 done
-"$DKFAC_PYTHON" tools/tables/large_batch.py tables "$records" ${page:+--page "$page"}
+tables tables "$records" ${page:+--page "$page"}

@@ -37,11 +37,12 @@ class Folder(unittest.TestCase):
 
 
 class Tool(Folder):
-    def run_tool(self, *words, code=0):
-        sets = [word for text in TINY for word in ("--set", text)]
+    def run_tool(self, *words, code=0, sets=TINY):
+        sets = [word for text in sets for word in ("--set", text)]
         done = subprocess.run([TOOLS / "large_batch.sh", *words, "--records", self.dir / "r", *sets], text=True,
                               check=False, capture_output=True,
-                              env={**os.environ, "DKFAC": str(pathlib.Path(os.environ["DKFAC"]).resolve())})
+                              env={**os.environ, "DKFAC": str(pathlib.Path(os.environ["DKFAC"]).resolve()),
+                                   "DKFAC_DATA": str(self.dir)})
         self.assertEqual(done.returncode, code, done.stdout + done.stderr)
         return done.stdout + done.stderr
 
@@ -87,6 +88,19 @@ class Tool(Folder):
         self.forget_what_is_not_committed()
         self.run_tool(*words)
         self.assertEqual(self.ended(), ended)
+
+    @unittest.skipIf(subprocess.run([PYTHON, "-c", "import optuna"], check=False, capture_output=True).returncode,
+                     "no Optuna")
+    def test_a_trial_that_finds_no_data_is_no_result(self):
+        words = "--cells", "2048", "--only", "kfac", "--trials", "2", "--search"
+        for _ in range(2):
+            said = self.run_tool(*words, code=1, sets=())
+            self.assertIn("run-001 failed: ERROR", said)
+            self.assertIn("cifar-10", said)
+            self.assertNotIn("has ended", said)
+        folder = self.dir / "r" / "2048" / "kfac"
+        self.assertEqual(sum(run["status"] == "failed" for run in load().runs_of(folder)), 1)
+        self.assertEqual(load().trials_of(folder), [])
 
     def test_an_unknown_cell_is_refused(self):
         self.assertIn("unknown cell '1000'; there are 512", self.run_tool("--cells", "1000", code=64))

@@ -2,11 +2,13 @@
 """Settings and targets of the final runs of tools/large_batch.sh, and the tables and pictures of its records.
 
 usage: tools/tables/large_batch.py choose CELL NAME:EPOCHS...
+       tools/tables/large_batch.py ended|sound FOLDER
        tools/tables/large_batch.py tables RECORDS [--page FILE.md]
 
 CELL is a folder of RECORDS: NAME/sweep.json of each search and final/NAME/seed-N/result.json of each final run. "choose"
 writes NAME.toml, the best trial with EPOCHS and all training images, and targets.json; what has a final run stays as
-it is, and ends the program where a later trial was better. "tables" prints, and with --page writes between the marks of
+it is, and ends the program where a later trial was better. "ended" prints the number of results in the FOLDER of a
+search, of trials that diverged too; "sound" ends the program where one failed by another cause. "tables" prints, and with --page writes between the marks of
 the page, with the pictures in a folder of its name.
 """
 import json
@@ -20,6 +22,7 @@ from autoencoder import spread, training_seconds
 
 NAMES = {"kfac": "K-FAC", "kfac-adaptive": "K-FAC, adaptive rule", "lars": "LARS", "sgd": "SGD, Nesterov",
          "adamw": "AdamW", "muon": "Muon"}
+DIVERGED = 80  # Exit code of the program.
 CELLS = ("512", "2048", "4096", "8192", "lenet")
 # 97.5 % quantiles of Student's t with 1 to 9 degrees of freedom; the last is too wide for more.
 T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
@@ -42,10 +45,24 @@ def place_of(name):
     return list(NAMES).index(base) if base in NAMES else len(NAMES), base, int(name[len(base) + 1:] or 0)
 
 
+def runs_of(folder):
+    file = folder / "sweep.json"
+    return json.loads(file.read_text())["runs"] if file.exists() else []
+
+
+def is_result(run):
+    return run["status"] == "ok" or run["status"] == "failed" and run.get("exit_code") == DIVERGED
+
+
 def trials_of(folder):
     """The runs of a search that have ended, best first."""
-    state = json.loads((folder / "sweep.json").read_text())
-    return sorted((run for run in state["runs"] if run["status"] in ("ok", "failed")), key=lambda run: run["place"])
+    return sorted(filter(is_result, runs_of(folder)), key=lambda run: run["place"])
+
+
+def require_sound(folder):
+    for run in runs_of(folder):
+        if run["status"] == "failed" and not is_result(run):
+            sys.exit(f"large_batch: {folder / run['name']} failed: {run['error']}; the same command repeats it")
 
 
 def searches_of(cell):
@@ -266,6 +283,10 @@ def tables(records, page):
 def main(words):
     if len(words) >= 3 and words[0] == "choose":
         choose(pathlib.Path(words[1]), dict(word.rsplit(":", 1) for word in words[2:]))
+    elif len(words) == 2 and words[0] == "ended":
+        print(len(trials_of(pathlib.Path(words[1]))))
+    elif len(words) == 2 and words[0] == "sound":
+        require_sound(pathlib.Path(words[1]))
     elif words[:1] == ["tables"] and (len(words) == 2 or len(words) == 4 and words[2] == "--page"):
         print(tables(pathlib.Path(words[1]), pathlib.Path(words[3]) if len(words) == 4 else None))
     else:

@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 from .. import _comm
 from .. import _structs as c
-from .._library import CommError, Error, InvalidArgument, library
+from .._library import CommError, InvalidArgument, library
 
 # Groups made here, by weak references: torch.distributed alone holds them, so that their threads end with its
 # destroy_process_group(), also where a communicator remains. Left to the end of the interpreter, a thread of gloo that

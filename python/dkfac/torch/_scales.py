@@ -85,9 +85,9 @@ class Samples:
                            setup)
         if proportional and ranks > 1 and abs(ratio / ranks - 1) < 1e-3 and setup.loss_reduction == "mean":
             return (f"the gradients of the step are {ranks} times the mean over the ranks of those of the backward "
-                    f"passes{shown}, which is their sum: where the loss of a rank is divided by the samples of all "
-                    f"ranks, curvature is {ranks ** 2} times too small; make it the mean over the samples of the rank, "
-                    "and average gradients over the ranks")
+                    f"passes{shown}, which is their sum: average gradients over the ranks instead. Where they are "
+                    "added up because the loss of a rank is divided by the samples of all ranks, make it the mean over "
+                    f"the samples of the rank: curvature is {ranks ** 2} times too small")
         return None
 
 
