@@ -17,13 +17,13 @@ namespace {
 
 constexpr int kRanks = 3;
 constexpr std::size_t kLayers = 5;
-constexpr std::int64_t kIn = 5, kOut = 4;
+constexpr std::int64_t kInputs = 5, kOutputs = 4;
 using Gradients = std::array<std::vector<double>, kLayers>;
 
 Gradients gradients() {
   Gradients all;
   for (std::size_t layer = 0; layer < kLayers; ++layer)
-    for (int i = 0; i < kIn * kOut; ++i)
+    for (int i = 0; i < kInputs * kOutputs; ++i)
       all[layer].push_back(std::sin(0.7 * i + static_cast<double>(layer)));
   return all;  // Between -1 and 1.
 }
@@ -32,7 +32,7 @@ struct Loop {
   explicit Loop(std::shared_ptr<comm::Communicator> comm, bool keeps_first = false)
       : kfac(std::move(comm), options()) {
     for (std::size_t i = 0; i < kLayers; ++i)
-      layers.push_back(kfac.add_layer(std::to_string(i), LinearSpec{kIn, kOut, false}));
+      layers.push_back(kfac.add_layer(std::to_string(i), LinearSpec{kInputs, kOutputs, false}));
     if (keeps_first) kfac.keep_direction(layers.front());
   }
   static kfac::CurvatureOptions options() {
@@ -43,13 +43,13 @@ struct Loop {
   /// Preconditions them in place.
   kfac::StepReport step(Gradients& all) {
     std::vector<double> x, dy;
-    for (int i = 0; i < 8 * kIn; ++i) x.push_back(std::cos(0.3 * i * i));
-    for (int i = 0; i < 8 * kOut; ++i) dy.push_back(std::sin(1.1 * i * i));
+    for (int i = 0; i < 8 * kInputs; ++i) x.push_back(std::cos(0.3 * i * i));
+    for (int i = 0; i < 8 * kOutputs; ++i) dy.push_back(std::sin(1.1 * i * i));
     std::vector<kfac::LayerGrad> grads;
     for (std::size_t i = kLayers; i-- > 0;) {  // Their order is the caller's.
-      kfac.record_input(layers[i], view_of(x.data(), {8, kIn}));
-      kfac.record_grad_output(layers[i], view_of(dy.data(), {8, kOut}));
-      grads.push_back({layers[i], view_of(all[i].data(), {kOut, kIn}), {}});
+      kfac.record_input(layers[i], view_of(x.data(), {8, kInputs}));
+      kfac.record_grad_output(layers[i], view_of(dy.data(), {8, kOutputs}));
+      grads.push_back({layers[i], view_of(all[i].data(), {kOutputs, kInputs}), {}});
     }
     return kfac.step(grads);
   }
@@ -104,7 +104,7 @@ TEST(AveragedGradients, OfZerosTellNothing) {
   comm::run_ranks(kRanks, [](auto comm) {
     Loop loop(comm);
     Gradients zeros;
-    zeros.fill(std::vector<double>(kIn * kOut));
+    zeros.fill(std::vector<double>(kInputs * kOutputs));
     for (int step = 0; step < 3; ++step) EXPECT_TRUE(loop.step(zeros).updated);
     Gradients mine = gradients();
     mine[4][0] += comm->rank();
