@@ -25,14 +25,14 @@ def grads_of(model):
 
 @contextlib.contextmanager
 def told(share=False):
-    """A list of the warnings of dkfac within; `share`: with that of a small share of parameters with curvature, which
+    """A list of the warnings of dkfac within; `share`: with those of a small share of parameters with curvature, which
     small networks with a layer to test have."""
     texts = []
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         yield texts
     texts += [str(w.message) for w in found if "[dkfac]" in str(w.message)
-              and (share or "have curvature: " not in str(w.message))]
+              and (share or " trained parameters have " not in str(w.message))]
 
 
 def precondition(model, loss, optimizer=None, **options):

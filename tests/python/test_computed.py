@@ -11,7 +11,8 @@ from torch import nn
 from torch.nn.utils import parametrizations, parametrize
 
 import dkfac.torch as dkfac
-from support import told
+from dkfac.torch._coverage import percent
+from support import precondition, told
 
 
 def attached(layer, *shape):
@@ -132,3 +133,14 @@ def test_it_is_said_before_the_first_pass():
     model = weight_norm(nn.Linear(4, 3))
     kfac = dkfac.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
     assert "\nweight_g: diagonal alone: Linear computes its weight by WeightNorm" in kfac.report()
+
+
+@pytest.mark.parametrize("width, said", [(8, True), (2, False)])
+def test_diagonals_of_most_parameters_are_a_warning(width, said):
+    model = nn.Sequential(weight_norm(nn.Linear(width, 6)), nn.Tanh(), nn.Linear(6, 4))
+    with told(share=True) as texts:
+        precondition(model, lambda net: net(torch.randn(5, width)).pow(2).mean())
+    assert len(texts) == said
+    if said:
+        assert f"only {percent(28, 88)} of 88 trained parameters have more curvature than the diagonal" in texts[0]
+        assert f"{percent(60, 88)} Linear computes its weight by WeightNorm" in texts[0]

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from .. import _structs as c
 from .._preconditioner import INTERVALS, StepReport, spelt
 from ._consistency import level_of_caller
-from ._coverage import Coverage, coverage_of, number
+from ._coverage import Coverage, coverage_of, number, percent
 from ._find import CLASSES
 from ._recorder import Recorder
 from ._rejections import Rejections
@@ -198,4 +198,9 @@ def _small(found: Coverage) -> str | None:
         return (f"only {found.share()} have curvature: {found.reasons(found.without)}. The others get the update of "
                 "the optimizer alone, at the same rate; name in skip_layers what is meant to be without, which ends "
                 "this warning")
+    whole = found.curved - sum(count for named in found.simpler.values() for count, _ in named)
+    if whole < SMALL * found.wanted():
+        return (f"only {percent(whole, found.trained)} of {number(found.trained)} trained parameters have more curvature "
+                "than the diagonal, with which K-FAC gains little over the optimizer alone: "
+                f"{found.reasons({**found.without, **found.simpler})}")
     return None

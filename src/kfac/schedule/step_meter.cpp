@@ -28,6 +28,12 @@ double wall_time() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+/// What meters on this thread have counted as K-FAC's own, which are the passes of none.
+double& own_total() {
+  static thread_local double seconds = 0;
+  return seconds;
+}
+
 StepClock& clock_of_tests() {
   static StepClock clock = nullptr;
   return clock;
@@ -78,21 +84,31 @@ StepMeter make_step_meter(bool asynchronous) {
   meter.asynchronous = asynchronous;
   meter.clock = asynchronous ? wall_time : processor_time;
   if (clock_of_tests() != nullptr) meter.clock = clock_of_tests();
+  meter.own_since = own_total();
   return meter;
 }
 
 StepPart enter_part(StepMeter& meter, StepPart part) {
   const double now = meter.clock();
+  double seconds = now - meter.since;
   // What the host does for a device is done while that works on something else.
   const StepPart spent = meter.asynchronous ? StepPart::passes : meter.part;
-  meter.step.seconds[static_cast<std::size_t>(spent)] += now - meter.since;
+  if (spent != StepPart::passes)
+    own_total() += seconds;
+  else if (!meter.asynchronous)
+    seconds -= own_total() - meter.own_since;
+  meter.step.seconds[static_cast<std::size_t>(spent)] += seconds;
   meter.since = now;
+  meter.own_since = own_total();
   return std::exchange(meter.part, part);
 }
 
 void count_own(StepMeter& meter, double seconds) {
   meter.step.seconds[static_cast<std::size_t>(StepPart::passes)] -= seconds;
   meter.step.seconds[static_cast<std::size_t>(StepPart::apply)] += seconds;
+  if (meter.asynchronous) return;
+  own_total() += seconds;
+  meter.own_since += seconds;
 }
 
 void end_metered_step(StepMeter& meter, const StepKind& kind, double applied) {

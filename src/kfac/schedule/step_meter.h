@@ -13,7 +13,7 @@ using StepClock = double (*)();
 /// Parts of a step. On a device, where work goes on after the call that enqueued it, the passes
 /// contain statistics and rebuilds, which are what steps with them take longer.
 enum class StepPart : std::uint8_t {
-  passes,      ///< All that is not done here.
+  passes,      ///< All that is not done here, on a host without K-FAC of other models.
   apply,       ///< What every step does: directions, and the exchange of flags.
   statistics,  ///< Records and averages.
   inverses
@@ -50,6 +50,7 @@ struct StepMeter {
   StepClock clock = nullptr;
   StepPart part = StepPart::passes;  ///< What is done now.
   double since = 0;
+  double own_since = 0;        ///< What K-FAC of all models had taken then.
   MeteredStep step;            ///< So far.
   std::int64_t steps = 0;      ///< Metered so far, those of the start included.
   std::int64_t forgotten = 0;  ///< Of them, those before restart().

@@ -123,6 +123,27 @@ TEST(StepMeter, CountsToApplyingWhatTheCallerDoesInThePasses) {
   EXPECT_EQ(costs.inverses, 16);
 }
 
+TEST(StepMeter, LeavesTheKfacOfAnotherModelOutOfThePasses) {
+  Meter m, other;
+  for (int i = 0; i < 30; ++i) {
+    other.step(4, 100, i % 2 == 0 ? 50 : 0, 0);
+    count_own(other.meter, 1.5);
+    metered_time += 1.5;  // In the passes of both, and of neither.
+    m.step(4, 1, i % 2 == 0 ? 0 : 3, 16);
+  }
+  const kfac::StepCosts costs = costs_of(m.meter), others = costs_of(other.meter);
+  EXPECT_EQ(costs.passes, 8);
+  EXPECT_EQ(costs.apply, 1);
+  EXPECT_EQ(costs.statistics, 3);
+  EXPECT_EQ(others.passes, 8);
+  EXPECT_EQ(others.apply, 101.5);
+  EXPECT_EQ(others.statistics, 50);
+
+  Meter device(true), beside;
+  for (int i = 0; i < 26; ++i) beside.step(4, 1, 0, 0), device.step(4, 1, 0, 0);
+  EXPECT_EQ(costs_of(device.meter).passes, 10) << "whose work is done at another time";
+}
+
 TEST(StepMeter, ScalesARebuildOfAPartToThatOfAll) {
   Meter m;
   for (int i = 0; i < 20; ++i) m.step(1, 1, 1, 0);
