@@ -15,6 +15,10 @@ import unittest
 DKFAC = os.environ.get("DKFAC", "build/dev/src/app/dkfac")
 MPIEXEC = os.environ.get("DKFAC_MPIEXEC") or "mpirun"
 os.environ.setdefault("DKFAC_PYTHON", "/usr/bin/python3")  # tools/setup.sh installs what the pages need there.
+# What the program advises where OpenBLAS does not know the processor, which would be a warning of every run.
+for name, kernels in re.findall(r"set (OPENBLAS_CORETYPE)=(\w+)",
+                                subprocess.run([DKFAC, "info"], capture_output=True, text=True, check=False).stdout):
+    os.environ.setdefault(name, kernels)
 REPOSITORY = pathlib.Path(os.environ.get("DKFAC_REPOSITORY", "."))
 ERROR = re.compile(r"^ERROR rank=(\d+) step=(\d+) activity=(\w+) code=(\d+): (.+); (.+)$")
 

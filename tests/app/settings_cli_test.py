@@ -64,6 +64,14 @@ class Kernels(Folder):
                 self.assertIn("WARNING [run] " + sentence, told)
         self.assertEqual(self.train("c", "--quiet").stderr, "")
 
+    def test_activations_of_16_bits_that_they_multiply_no_faster_are_said_once(self):
+        fast = {"f32", "bf16"} if "_amx" in self.dkfac("info").stdout else {"f32"}
+        for precision in ("f32", "bf16", "f16"):
+            with self.subTest(precision=precision):
+                told = self.train(precision, "--quiet", "--set", f"run.precision={precision}").stderr
+                sentence = f'WARNING [run] precision = "{precision}" is slower than f32 on this processor'
+                self.assertEqual(told.count(sentence), precision not in fast, told)
+
 
 class Folders(Folder):
     def test_one_comparison_at_a_time(self):

@@ -127,7 +127,7 @@ class Comparer {
 
   void operator()() {
     for (const Config& config : configs_) print_remarks(config, comm_->rank(), terminal_);
-    print_backend_warning(configs_.front(), comm_->rank(), terminal_);
+    print_processor_warnings(configs_, comm_->rank(), terminal_);
     const Position position{0, "folder"};
     run_and_agree(*comm_, position, [this] {
       if (comm_->rank() == 0) lock_ = open_folder(command_);

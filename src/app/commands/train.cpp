@@ -105,7 +105,7 @@ void train_rank(const TrainCommand& command, const RunPlan& plan, DataCache& cac
                 const Terminal& terminal, std::shared_ptr<comm::Communicator> comm) {
   const bool prints = comm->rank() == 0 && !command.quiet;
   print_remarks(plan.config, comm->rank(), terminal);
-  print_backend_warning(plan.config, comm->rank(), terminal);
+  print_processor_warnings({&plan.config, 1}, comm->rank(), terminal);
   RunResult result;
   const RunEnd end = run_one(plan, std::move(comm), cache, terminal, result);
   if (prints)

@@ -205,10 +205,20 @@ void print_remarks(const Config& config, int rank, const Terminal& terminal) {
   if (rank == 0) print_warnings(config.remarks, terminal);
 }
 
-void print_backend_warning(const Config& config, int rank, const Terminal& terminal) {
-  if (rank != 0 || device_choice(config).kind == Device::Kind::cuda) return;
-  const std::string warning = backend_info().warning;
-  if (!warning.empty()) print_warnings({"[run] " + warning}, terminal);
+void print_processor_warnings(std::span<const Config> configs, int rank, const Terminal& terminal) {
+  if (rank != 0 || device_choice(configs.front()).kind == Device::Kind::cuda) return;
+  const BackendInfo backend = backend_info();
+  if (!backend.warning.empty()) print_warnings({"[run] " + backend.warning}, terminal);
+  const bool fast_bf16 = backend.onednn_isa.find("amx") != std::string::npos;
+  const auto slow = std::ranges::find_if(configs, [fast_bf16](const Config& config) {
+    return config.run.precision == DType::f16 ||
+           (config.run.precision == DType::bf16 && !fast_bf16);
+  });
+  if (slow == configs.end()) return;
+  print_warnings({detail::concat("[run] precision = \"", slow->run.precision,
+                                 "\" is slower than f32 on this processor, which multiplies it no "
+                                 "faster (bf16 needs AMX) and converts; it saves memory alone")},
+                 terminal);
 }
 
 void share_cores(comm::Communicator& comm, int threads) {

@@ -3,6 +3,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -46,8 +47,9 @@ struct Job {
 void print_warnings(const std::vector<std::string>& warnings, const Terminal& terminal);
 /// Prints config.remarks so, on rank 0 only.
 void print_remarks(const Config& config, int rank, const Terminal& terminal);
-/// Prints BackendInfo::warning so, on rank 0 only, where the run is one of the CPU.
-void print_backend_warning(const Config& config, int rank, const Terminal& terminal);
+/// Prints so what makes runs slow on this processor, on rank 0 only, where they are of the CPU:
+/// BackendInfo::warning, and 16-bit activations that it multiplies no faster.
+void print_processor_warnings(std::span<const Config> configs, int rank, const Terminal& terminal);
 
 /// Sets the OpenMP threads of this rank to `threads`, or where that is 0 to its share: cores that
 /// several ranks of one machine may use are divided equally, unless OMP_NUM_THREADS is set.
