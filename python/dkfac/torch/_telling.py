@@ -200,7 +200,7 @@ def _small(found: Coverage) -> str | None:
                 "this warning")
     whole = found.curved - sum(count for named in found.simpler.values() for count, _ in named)
     if whole < SMALL * found.wanted():
-        return (f"only {percent(whole, found.trained)} of {number(found.trained)} trained parameters have more curvature "
-                "than the diagonal, with which K-FAC gains little over the optimizer alone: "
+        return (f"only {percent(whole, found.trained)} of {number(found.trained)} trained parameters have more "
+                "curvature than the diagonal, with which K-FAC gains little over the optimizer alone: "
                 f"{found.reasons({**found.without, **found.simpler})}")
     return None
