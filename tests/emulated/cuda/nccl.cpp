@@ -57,12 +57,12 @@ bool finish_split(ncclComm* comm) {
   const int color = mine.first;
   if (color == NCCL_SPLIT_NOCOLOR) return true;
   auto& fabric = split.by_color[color];
-  if (fabric == nullptr) fabric = std::make_shared<emulated::NcclFabric>();
-  fabric->size = 0;
+  const bool first = fabric == nullptr;  // The others find it filled: their calls read it unlocked.
+  if (first) fabric = std::make_shared<emulated::NcclFabric>();
   auto* made = new ncclComm;
   for (const auto& [rank, wish] : split.wishes) {
     if (wish.first != color) continue;
-    fabric->joined[fabric->size++] = true;
+    if (first) fabric->joined[fabric->size++] = true;
     if (std::tie(wish.second, rank) < std::tie(mine.second, comm->rank)) ++made->rank;
   }
   made->fabric = fabric;
