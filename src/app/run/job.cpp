@@ -216,8 +216,8 @@ void print_processor_warnings(std::span<const Config> configs, int rank, const T
   });
   if (slow == configs.end()) return;
   print_warnings({detail::concat("[run] precision = \"", slow->run.precision,
-                                 "\" is slower than f32 on this processor, which multiplies it no "
-                                 "faster (bf16 needs AMX) and converts; it saves memory alone")},
+                                 "\" is no faster than f32 on this processor, which converts it "
+                                 "to multiply (bf16 needs AMX); it saves memory alone")},
                  terminal);
 }
 
