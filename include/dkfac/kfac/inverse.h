@@ -18,11 +18,11 @@ namespace dkfac::kfac {
 [[nodiscard]] DKFAC_API double average_weight(double new_weight, std::int64_t t);
 
 /// Returns lambda of a layer: options.damping, or where that is 0
-///   relative_damping * (tr A/dim A) * (tr G/dim G),
-/// and 1 where that is below 1e-20, as with a zero factor (docs/math.md, "Damping").
+///   relative_damping * (tr A/dim A) * (tr G^2/tr G),
+/// and 1 where that is below 1e-20, as with a zero factor (docs/math.md, "Damping"). square_g:
+/// tr G^2, the sum of the squares of G's elements.
 [[nodiscard]] DKFAC_API double layer_damping(const CurvatureOptions& options, double trace_a,
-                                             std::int64_t dim_a, double trace_g,
-                                             std::int64_t dim_g);
+                                             std::int64_t dim_a, double trace_g, double square_g);
 
 /// Diagonal shifts of the two factors.
 struct DKFAC_API DampingShifts {

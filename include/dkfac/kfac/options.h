@@ -213,7 +213,8 @@ struct DKFAC_API DistributionOptions {
 struct DKFAC_API CurvatureOptions {
   double damping = 0;  ///< lambda of F + lambda I (Tikhonov). >= 0; 0: relative_damping
   /// Where damping is 0, each layer (each group of a convolution) has a lambda of its own, of each
-  /// rebuild: relative_damping times the mean eigenvalue of its block (docs/math.md). > 0
+  /// rebuild: relative_damping times the mean eigenvalues of A and of G, those of G weighted by
+  /// themselves (docs/math.md). > 0
   double relative_damping = 0.3;
   /// How lambda is split between A and G. InverseMethod::cholesky only: the other methods add
   /// lambda to the whole product.

@@ -112,8 +112,8 @@ class Options(CommonOptions, total=False):
     new_weight: float
     """Weight of the newest statistic in the running average, in (0, 1]. Default 0.05."""
     relative_damping: float
-    """lambda of each layer, in mean eigenvalues of its block of F at each rebuild of its inverse, whatever the scale of
-    the loss. Not with `damping`. Default 0.3."""
+    """lambda of each layer, in mean eigenvalues of its factors at each rebuild of its inverse (those of G weighted by
+    themselves: tr G^2 / tr G), whatever the scale of the loss. Not with `damping`. Default 0.3."""
     kl_clip: float
     """kappa of the KL clip, which multiplies all preconditioned gradients by min(1, sqrt(kappa / sum lr^2 <U, V>));
     0 is none. Default 0.0."""

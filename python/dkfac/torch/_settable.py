@@ -33,7 +33,7 @@ class Settable:
 
     @property
     def relative_damping(self) -> float:
-        """lambda of each layer in mean eigenvalues of its block of F, from the next rebuild of its inverse. 0: damping
+        """lambda of each layer in mean eigenvalues of its factors, from the next rebuild of its inverse. 0: damping
         is in force, until this is set."""
         return float(self._joined()._recorder.settings.values.get("relative_damping", 0))
 

@@ -78,7 +78,9 @@ std::vector<Factor> make_factors(const BenchCommand& command, Context& ctx,
   run_probe(command, ctx, input, grad_output);
   for (std::size_t i = 0; i < factors.size(); i += 2) {
     Factor &a = factors[i], &g = factors[i + 1];
-    const double damping = kfac::layer_damping(options, a.trace, a.dim, g.trace, g.dim);
+    // As if G had equal eigenvalues, for which a relative damping is least.
+    const double damping = kfac::layer_damping(options, a.trace, a.dim, g.trace,
+                                               g.trace / static_cast<double>(g.dim) * g.trace);
     const double root = std::sqrt(damping);
     const auto split = kfac::split_damping(damping, a.trace, a.dim, g.trace, g.dim);
     a.shift = split ? split->a : root;

@@ -93,7 +93,9 @@ void FactorDelivery::send_traces(bool all) {
   trace_exchange_.begin(routes_of(parts_));
   for_parts(&comm::Route::from, [&](const DeliveredPart& part, int i, std::int64_t) {
     Factor& f = factor(part);
-    f.form->trace(layers_.ctx, f, f.average, f.traces.view());
+    const bool weighted =
+        layers_.options.damping == 0 && layers_.statistic(part.id).plan.kind == StatisticKind::g;
+    damping_traces(layers_.ctx, f, weighted, f.traces);
     ops::copy(layers_.ctx, f.traces, trace_exchange_.sent(i));
   });
   trace_exchange_.run();

@@ -2,18 +2,21 @@
 
 #include "dkfac/core/ops.h"
 
+#include "kfac/inverse/backend_refresh.h"
+
 namespace dkfac::kfac {
 
 AppliedDamping eigen_damping(Context& ctx, Scratch& scratch, const CurvatureOptions& options,
                              ConstTensorView a_values, ConstTensorView g_values) {
   if (options.damping > 0) return {options.damping};
   const TensorView a = scratch.take({1}, DType::f64), g = scratch.take({1}, DType::f64);
-  const TensorView trace = scratch.take({1}, DType::f64);
+  const TensorView square = scratch.take({1}, DType::f64), trace = scratch.take({1}, DType::f64);
   ops::sum(ctx, a_values, a);
   ops::sum(ctx, g_values, g);
-  ops::dot(ctx, a, g, trace);
-  return {options.relative_damping / static_cast<double>(a_values.numel() * g_values.numel()),
-          trace.data<double>()};
+  ops::dot(ctx, g_values, g_values, square);
+  ops::dot(ctx, a, square, trace);
+  kernels::weigh_traces(ctx, 1, {trace.data<double>(), 1, g.data<double>()});
+  return {options.relative_damping / static_cast<double>(a_values.numel()), g.data<double>()};
 }
 
 AppliedDamping norm_damping(Context& ctx, Scratch& scratch, const CurvatureOptions& options,

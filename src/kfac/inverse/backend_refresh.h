@@ -11,7 +11,8 @@
 /// Kernels that rebuild inverses.
 namespace dkfac::kfac {
 
-/// Calls request(group) for `groups` groups.
+/// Calls weigh(group), request(group) for `groups` groups.
+DKFAC_KERNEL(void, weigh_traces, std::int64_t groups, const WeighTraces& weigh);
 DKFAC_KERNEL(void, request_damping, std::int64_t groups, const RequestDamping& request);
 DKFAC_KERNEL(void, request_relative, const RequestRelative& request);
 /// cpu: runs all stages, with the results in `tasks`. cuda: enqueues the first stage of all tasks

@@ -13,8 +13,8 @@ namespace dkfac::kfac {
 /// A relative damping below this is none: in f32 its reciprocal would leave no room for products.
 inline constexpr double kLeastRelativeDamping = 1e-20;
 
-/// lambda of a layer with CurvatureOptions::relative_damping `fraction`, whose block has the mean
-/// eigenvalue `mean`. 1 where the layer has no curvature that could give one: (0 + 1 I)^-1 V is V.
+/// lambda of a layer with CurvatureOptions::relative_damping `fraction` of `mean`. 1 where the
+/// layer has no curvature that could give one: (0 + 1 I)^-1 V is V.
 DKFAC_HD inline double relative_lambda(double fraction, double mean) {
   const double lambda = fraction * mean;
   return lambda >= kLeastRelativeDamping ? lambda : 1;  // Also for a NaN.
@@ -58,6 +58,18 @@ DKFAC_HD inline FactorShifts split_shifts(const Damping& damping, double trace_a
   if (!(pi > 0 && pi - pi == 0)) return {root, root, false, false};
   return {pi * root, root / pi, false, false};
 }
+
+/// Writes the width of a factor times the mean of its eigenvalues weighted by themselves, 0 of a
+/// zero one, over the trace of each group.
+struct WeighTraces {
+  const double* squares;  ///< Traces of the factor's square.
+  std::int64_t dim;
+  double* traces;
+  DKFAC_HD void operator()(std::int64_t group) const {
+    if (traces[group] > 0)
+      traces[group] = static_cast<double>(dim) * squares[group] / traces[group];
+  }
+};
 
 /// Writes split_damping() of each group to Factor::requested_damping of both factors.
 struct RequestDamping {

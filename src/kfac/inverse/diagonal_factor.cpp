@@ -25,6 +25,10 @@ class DiagonalForm final : public FactorForm {
              TensorView traces) const override {
     ops::sum(ctx, average, traces);
   }
+  void squares(Context& ctx, const FactorPlan&, ConstTensorView average,
+               TensorView traces) const override {
+    ops::dot(ctx, average, average, traces);
+  }
 };
 constexpr DiagonalForm kDiagonal;
 

@@ -92,6 +92,11 @@ void FactorForm::trace(Context& ctx, const FactorPlan& plan, ConstTensorView ave
   kernels::packed_diagonals(ctx, average, plan.dim, traces);
 }
 
+void FactorForm::squares(Context& ctx, const FactorPlan& plan, ConstTensorView average,
+                         TensorView traces) const {
+  kernels::packed_squares(ctx, average, plan.dim, traces);
+}
+
 bool FactorForm::factorise_damped(Context& ctx, const Solvers& solvers, const Inverted& m,
                                   TensorView square) const {
   if (!std::isfinite(m.shift)) return false;  // Ten times the requested damping may overflow.

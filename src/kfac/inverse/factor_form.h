@@ -63,6 +63,9 @@ class FactorForm {
   /// Computes the traces of the groups (f64[groups]), or their sum (f64[1]).
   virtual void trace(Context& ctx, const FactorPlan& plan, ConstTensorView average,
                      TensorView traces) const;
+  /// The same of the factors' squares.
+  virtual void squares(Context& ctx, const FactorPlan& plan, ConstTensorView average,
+                       TensorView traces) const;
 
   // Rebuilding a group (robust_inverse.h).
 

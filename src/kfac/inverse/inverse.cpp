@@ -47,8 +47,9 @@ double average_weight(double new_weight, std::int64_t t) {
 }
 
 double layer_damping(const CurvatureOptions& options, double trace_a, std::int64_t dim_a,
-                     double trace_g, std::int64_t dim_g) {
-  return layer_lambda(options.damping, options.relative_damping, trace_a, dim_a, trace_g, dim_g);
+                     double trace_g, double square_g) {
+  return layer_lambda(options.damping, options.relative_damping, trace_a, dim_a, square_g / trace_g,
+                      1);
 }
 
 std::optional<DampingShifts> split_damping(const Damping& damping, double trace_a,

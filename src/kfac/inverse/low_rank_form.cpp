@@ -74,6 +74,15 @@ class LowRankForm final : public FactorForm {
              TensorView traces) const override {
     kernels::sum_of_squares(ctx, average, traces);
   }
+  /// tr (X'X)^2 = |X X'|^2
+  void squares(Context& ctx, const FactorPlan& plan, ConstTensorView average,
+               TensorView traces) const override {
+    Scratch scratch(ctx);
+    const TensorView square = scratch.take({plan.rows, plan.rows}, average.dtype());
+    write_matrix(ctx, average.reshape(average_shape(plan)), square);
+    ops::symmetrize(ctx, square);
+    kernels::sum_of_squares(ctx, square, traces);
+  }
   void write_average(Context& ctx, ConstTensorView average, TensorView m) const override {
     const ExactProducts exact(ctx);
     ops::syrk(ctx, 1, average, 0, m);

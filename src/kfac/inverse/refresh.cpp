@@ -25,11 +25,12 @@ void keep_outcome(Context& ctx, const RefreshTask& task) {
   factor.valid = task.stage != InverseStage::kept || all_valid(ctx, factor);
 }
 
-/// The traces of the average, or those that were sent where it is another rank's.
-ConstTensorView traces_of(Context& ctx, const Factor& factor, int groups, Scratch& scratch) {
+/// damping_traces(), or those that were sent where the average is another rank's.
+ConstTensorView traces_of(Context& ctx, const Factor& factor, bool weighted, int groups,
+                          Scratch& scratch) {
   if (factor.traces.is_set()) return factor.traces.view();
   const TensorView traces = scratch.take({groups}, DType::f64);
-  factor.form->trace(ctx, factor, factor.average, traces);
+  damping_traces(ctx, factor, weighted, traces);
   return traces;
 }
 
@@ -40,12 +41,13 @@ void set_requested_damping(Context& ctx, const CurvatureOptions& options, LayerC
     return ops::fill(ctx, g.requested_damping, options.norm_damping * options.damping);
   Scratch scratch(ctx);
   const int groups = damped_groups(a, g);
-  const ConstTensorView traces_g = traces_of(ctx, g, groups, scratch);
+  const bool weighted = a.is_set() && options.damping == 0;
+  const ConstTensorView traces_g = traces_of(ctx, g, weighted, groups, scratch);
   if (!a.is_set())
     return kernels::request_relative(
         ctx, {options.norm_damping * options.relative_damping, traces_g.data<double>(), g.dim,
               g.requested_damping.data<double>()});
-  const ConstTensorView traces_a = traces_of(ctx, a, groups, scratch);
+  const ConstTensorView traces_a = traces_of(ctx, a, false, groups, scratch);
   kernels::request_damping(
       ctx, groups,
       {options.factor_damping(), traces_a.data<double>(), traces_g.data<double>(), a.width(),
@@ -92,6 +94,16 @@ FactorGroup group_of(Factor& factor, int group) {
               factor.inverse.view().slice(0, group, 1).reshape({factor.factorised(), factor.dim}),
           .values =
               factor.has_values() ? factor.values.view().slice(0, group, 1).flat() : TensorView{}};
+}
+
+void damping_traces(Context& ctx, const Factor& factor, bool weighted, TensorView traces) {
+  factor.form->trace(ctx, factor, factor.average, traces);
+  if (!weighted) return;
+  Scratch scratch(ctx);
+  const TensorView squares = scratch.take(traces.shape(), DType::f64);
+  factor.form->squares(ctx, factor, factor.average, squares);
+  kernels::weigh_traces(ctx, traces.numel(),
+                        {squares.data<double>(), factor.width(), traces.data<double>()});
 }
 
 void add_refresh_tasks(Context& ctx, const CurvatureOptions& options, LayerCurvature& layer,

@@ -30,6 +30,10 @@ struct RefreshTask {
 struct RefreshParts {
   bool a = true, g = true;
 };
+/// What the damping takes for the traces of the groups of a factor (f64[groups]), or for their sum
+/// (f64[1]). `weighted`, of G where the damping is relative: width * tr G^2 / tr G.
+void damping_traces(Context& ctx, const Factor& factor, bool weighted, TensorView traces);
+
 /// Appends a task for each requested factor that is stale and has a statistic, A first. The damping
 /// split uses the traces of both factors, whichever is rebuilt; on CUDA traces and split stay on
 /// the device.

@@ -158,8 +158,9 @@ void for_each_field(Options& options, Visit&& visit) {
   visit(damping, {"damping", "lambda of (F + lambda I); 0: of each layer, by relative_damping",
                   at_least(0)});
   visit(relative_damping,
-        {"relative_damping", "lambda of a layer in mean eigenvalues of its block of F", above(0),
-         "damping", "0"});
+        {"relative_damping",
+         "lambda of a layer in mean eigenvalues of its factors, those of G weighted by themselves",
+         above(0), "damping", "0"});
   visit(norm_damping, {"norm_damping", "factor of lambda for normalisations", above(0)});
   visit(
       damping_split,

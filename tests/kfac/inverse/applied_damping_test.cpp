@@ -43,7 +43,9 @@ TEST(AppliedDamping, IsAFractionOfTheMeanEigenvalue) {
   EXPECT_NEAR(norm_lambda(relative, {1, 2, 7, 8, 3, 6}), 3 * 0.5 * 3, kTolerance);
   EXPECT_NEAR(norm_lambda(relative, {1, 2, 3, 6}), 3 * 0.5 * 3, kTolerance);
   EXPECT_NEAR(norm_lambda(relative, {3, 6}), 3 * 0.5 * 4.5, kTolerance) << "beta alone";
-  EXPECT_NEAR(eigen_lambda(relative, {0, 1, 5}, {0.5, 3.5}), 0.5 * 2 * 2, kTolerance);
+  EXPECT_NEAR(eigen_lambda(relative, {0, 1, 5}, {0.5, 3.5}), 0.5 * 2 * (0.25 + 12.25) / 4,
+              kTolerance)
+      << "of G weighted by themselves";
   // Control: absolute ones depend on none of it.
   const CurvatureOptions absolute = scaled_options(0.25);
   EXPECT_EQ(norm_lambda(absolute, {1, 2, 7, 8, 3, 6}), 0.75);

@@ -128,7 +128,7 @@ TEST(InverseFunctors, UnpackWithTheDampingAndNothingAbove) {
 }
 
 TEST(InverseFunctors, AskForTheSplitOfTheHost) {
-  const Vector traces_a{3, 0, 1e-300, 5, kNan}, traces_g{2, 4, 1e300, -1, 1};
+  const Vector traces_a{3, 0, 0x1p-500, 5, kNan}, traces_g{2, 4, 0x1p500, -1, 1};
   for (const DampingSplit rule :
        {DampingSplit::pi, DampingSplit::equal_traces, DampingSplit::constant}) {
     const Damping damping(0.1, rule);
@@ -145,7 +145,9 @@ TEST(InverseFunctors, AskForTheSplitOfTheHost) {
       CurvatureOptions relative;
       relative.damping = 0;
       relative.relative_damping = 0.1;
-      const double lambda = layer_damping(relative, traces_a[i], 6, traces_g[i], 4);
+      // Of a G with equal eigenvalues.
+      const double lambda =
+          layer_damping(relative, traces_a[i], 6, traces_g[i], traces_g[i] / 4 * traces_g[i]);
       RequestDamping{{0, rule}, &traces_a[i], &traces_g[i], 6, 4, &a, &g, false, 0.1}(0);
       const auto own = split_damping({lambda, rule}, traces_a[i], 6, traces_g[i], 4);
       EXPECT_EQ(lambda == 1, !(traces_a[i] * traces_g[i] > 0)) << i;

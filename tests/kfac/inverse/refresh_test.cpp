@@ -97,6 +97,88 @@ TEST(Refresh, InvertsWithTheSplitDamping) {
   EXPECT_DOUBLE_EQ(values(ctx, layer.g.inverse)[0], 1 / (1 + std::sqrt(0.1) / 2));
 }
 
+TEST(Refresh, DampsRelativelyToAWeightedMeanOfG) {
+  Context ctx;
+  CurvatureOptions options = options_of(InverseMethod::cholesky);
+  options.damping = 0;
+  options.relative_damping = 0.25;
+  LayerCurvature layer =
+      make_layer_curvature(ctx, LinearSpec{.in = 2, .out = 2, .bias = false}, options);
+  const std::vector<double> a{1, 0, 9}, g{1, 0, 3};  // Triangles.
+  ops::copy(ctx, view_of(a.data(), {3}), layer.a.average);
+  ops::copy(ctx, view_of(g.data(), {3}), layer.g.average);
+  layer.a.stale = layer.g.stale = true;
+  std::vector<RefreshTask> tasks;
+  add_refresh_tasks(ctx, options, layer, {}, tasks);
+  RefreshWorkers(ctx).run(tasks);
+  EXPECT_DOUBLE_EQ(layer.a.shifts.data<double>()[0], 0.5 * (1 + 9) / 2);
+  EXPECT_DOUBLE_EQ(layer.g.shifts.data<double>()[0], 0.5 * (1 * 1 + 3 * 3) / (1 + 3));
+}
+
+/// width * tr M^2 / tr M of the groups, or of all together, by full matrices, and width * tr M / tr
+/// M.
+struct Means {
+  std::vector<double> weighted, plain;
+};
+Means dense_means(Context& ctx, const Factor& factor, bool together) {
+  Means means;
+  double squares = 0, trace = 0;
+  Tensor m = Tensor::empty(ctx, {factor.dim, factor.dim}, DType::f64);
+  for (int group = 0; group < factor.groups; ++group) {
+    ops::fill(ctx, m, 0);
+    if (factor.is_diagonal())
+      for (std::int64_t i = 0; i < factor.dim; ++i)
+        m.data<double>()[i * factor.dim + i] = factor.average.data<double>()[i];
+    else
+      factor.form->write_average(ctx, average_of(factor, group), m);
+    if (!together) squares = trace = 0;
+    for (std::int64_t i = 0; i < factor.dim; ++i) {
+      trace += m.data<double>()[i * factor.dim + i];
+      for (std::int64_t j = 0; j < factor.dim; ++j)
+        squares += m.data<double>()[i * factor.dim + j] * m.data<double>()[j * factor.dim + i];
+    }
+    if (together && group < factor.groups - 1) continue;
+    means.weighted.push_back(static_cast<double>(factor.width()) * squares / trace);
+    means.plain.push_back(trace);
+  }
+  return means;
+}
+
+TEST(Refresh, WeighsTheEigenvaluesOfEveryForm) {
+  const std::vector<FactorPlan> plans{
+      {.dim = 7, .groups = 1, .form = FactorForm::inverse},
+      {.dim = 5, .groups = 3, .form = FactorForm::cholesky},
+      {.dim = 6, .groups = 2, .form = FactorForm::eigen},
+      {.dim = 7, .groups = 1, .form = FactorForm::low_rank, .rows = 3},
+      {.dim = 7, .groups = 1, .form = FactorForm::diagonal},
+      {.dim = 3, .groups = 3, .form = FactorForm::blocks, .whole = 9}};
+  // Sums of up to n = 81 terms, of positive products but in rows X: c = 4.
+  constexpr double kTolerance = 4 * 81 * testing::eps<double>;
+  Context ctx;
+  Random random(3);
+  for (const FactorPlan& plan : plans) {
+    SCOPED_TRACE(plan.form->name);
+    Factor factor;
+    static_cast<FactorPlan&>(factor) = plan;
+    factor.average = Tensor::empty(ctx, {plan.statistic_numel()}, DType::f64);
+    fill_normal(factor.average, 2, 1, random);
+    for (const bool together : {false, true}) {
+      if (!together && plan.form == FactorForm::blocks) continue;  // Of a single matrix.
+      const Means expected = dense_means(ctx, factor, together);
+      Tensor traces = Tensor::empty(ctx, {std::ssize(expected.plain)}, DType::f64);
+      damping_traces(ctx, factor, false, traces);
+      EXPECT_TRUE(testing::near(values(ctx, traces), expected.plain, kTolerance));
+      damping_traces(ctx, factor, true, traces);
+      EXPECT_TRUE(testing::near(values(ctx, traces), expected.weighted, kTolerance));
+      EXPECT_FALSE(testing::near(values(ctx, traces), expected.plain, 0.1));  // Control.
+    }
+    ops::fill(ctx, factor.average, 0);
+    Tensor zero = Tensor::empty(ctx, {1}, DType::f64);
+    damping_traces(ctx, factor, true, zero);
+    EXPECT_EQ(values(ctx, zero)[0], 0);
+  }
+}
+
 TEST(Refresh, ForgetsTheScalesOfAnyGroupsNewEigenvectors) {
   Context ctx;
   const CurvatureOptions options = options_of(InverseMethod::ekfac);

@@ -50,6 +50,22 @@ TEST(StepFunctors, TakeTheDiagonalsAndNothingElse) {
     }
 }
 
+TEST(StepFunctors, SumTheSquaresOfFullMatrices) {
+  Context ctx;
+  // [1 2; 2 3] and [4 5; 5 6]
+  const std::vector<float> packed{1, 2, 3, 4, 5, 6};
+  std::vector<double> sums(2);
+  cpu::packed_squares(ctx, view_of(packed.data(), {6}), 2, view_of(sums.data(), {2}));
+  EXPECT_EQ(sums, (std::vector<double>{1 + 2 * 4 + 9, 16 + 2 * 25 + 36}));
+  cpu::packed_squares(ctx, view_of(packed.data(), {6}), 2, view_of(sums.data(), {1}));
+  EXPECT_EQ(sums[0], 18 + 102);
+  const PackedSquare<float> both{packed.data(), 2, 2};
+  double sum = 0;
+  for (std::int64_t k = 0; k < both.count(); ++k) sum += both(0, k);
+  EXPECT_EQ(sum, sums[0]);
+  EXPECT_EQ(PackedSquare<float>({packed.data(), 2, 1})(1, 1), 2 * 25) << "of the second row";
+}
+
 /// The sum of the terms, each read once, and the stored result.
 template <class T>
 double drift_by_functors(SymmetricForm form, const std::vector<T>& x, const std::vector<T>& y,

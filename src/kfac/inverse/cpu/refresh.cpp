@@ -85,6 +85,10 @@ void rebuild_on_threads(Context& ctx, std::vector<Context>& contexts,
 
 }  // namespace
 
+void weigh_traces(Context&, std::int64_t groups, const WeighTraces& weigh) {
+  for (std::int64_t group = 0; group < groups; ++group) weigh(group);
+}
+
 void request_damping(Context&, std::int64_t groups, const RequestDamping& request) {
   for (std::int64_t group = 0; group < groups; ++group) request(group);
 }

@@ -219,6 +219,10 @@ void make_streams(Context& ctx, RefreshState& state, std::size_t count) {
 
 }  // namespace
 
+void weigh_traces(Context& ctx, std::int64_t groups, const WeighTraces& weigh) {
+  for_each(ctx.stream(), groups, weigh);
+}
+
 void request_damping(Context& ctx, std::int64_t groups, const RequestDamping& request) {
   for_each(ctx.stream(), groups, request);
 }

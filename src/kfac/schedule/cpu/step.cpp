@@ -25,6 +25,22 @@ void packed_diagonals(Context&, ConstTensorView packed, std::int64_t dim, Tensor
   });
 }
 
+void packed_squares(Context& ctx, ConstTensorView packed, std::int64_t dim, TensorView out) {
+  with_real("packed squares", packed.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    const std::int64_t parts = out.numel(), numel = packed.numel() / parts;
+    const std::int64_t each = numel / (dim * (dim + 1) / 2) * dim;
+    const PackedDiagonal<T> diagonal{packed.data<T>(), dim, each};
+    for (std::int64_t part = 0; part < parts; ++part) {
+      const ConstTensorView triangles = packed.slice(0, part * numel, numel);
+      ops::dot(ctx, triangles, triangles, out.slice(0, part, 1));
+      double once = 0;
+      for (std::int64_t k = 0; k < each; ++k) once += diagonal(part, k) * diagonal(part, k);
+      out.data<double>()[part] = 2 * out.data<double>()[part] - once;
+    }
+  });
+}
+
 void sum_of_squares(Context& ctx, ConstTensorView x, TensorView out) { ops::dot(ctx, x, x, out); }
 
 }  // namespace dkfac::kfac::cpu

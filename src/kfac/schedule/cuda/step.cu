@@ -31,6 +31,17 @@ void packed_diagonals(Context& ctx, ConstTensorView packed, std::int64_t dim, Te
   });
 }
 
+void packed_squares(Context& ctx, ConstTensorView packed, std::int64_t dim, TensorView out) {
+  const std::int64_t parts = out.numel();
+  const std::int64_t triangles = packed.numel() / (dim * (dim + 1) / 2) / parts;
+  with_real("packed squares", packed.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    const PackedSquare<T> square{packed.data<T>(), dim, triangles};
+    reduce_rows<double>(ctx, parts, square.count(), Sum<double>{}, square,
+                        Store<double>{out.data<double>()});
+  });
+}
+
 void sum_of_squares(Context& ctx, ConstTensorView x, TensorView out) {
   with_real("sum of squares", x.dtype(), [&](auto zero) {
     using T = decltype(zero);

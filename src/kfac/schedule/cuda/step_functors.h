@@ -21,6 +21,24 @@ struct PackedDiagonal {
   }
 };
 
+/// Terms of the sums of squares of full symmetric matrices, consecutive packed triangles of width
+/// dim: of each row of the reduction first every element, twice, then the diagonals, once less.
+template <class T>
+struct PackedSquare {
+  const T* packed;
+  std::int64_t dim;
+  std::int64_t triangles;  ///< Of a row.
+  [[nodiscard]] DKFAC_HD std::int64_t elements() const { return triangles * (dim * (dim + 1) / 2); }
+  [[nodiscard]] std::int64_t count() const { return elements() + triangles * dim; }
+  DKFAC_HD double operator()(std::int64_t row, std::int64_t k) const {
+    const std::int64_t numel = elements();
+    const bool whole = k < numel;
+    const double value = whole ? static_cast<double>(packed[row * numel + k])
+                               : PackedDiagonal<T>{packed, dim, triangles * dim}(row, k - numel);
+    return (whole ? 2 : -1) * value * value;
+  }
+};
+
 /// x[i]^2.
 template <class T>
 struct Square {
