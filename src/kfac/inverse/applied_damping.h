@@ -12,8 +12,8 @@ namespace dkfac::kfac {
 /// normalisation.
 struct AppliedDamping {
   double number;  ///< lambda; with `trace` its fraction of that.
-  /// The trace of the undamped curvature, of G weighted (damping_traces()), on its device: a relative
-  /// lambda follows it also in work that was recorded. Null: lambda is absolute.
+  /// The trace of the undamped curvature, of G weighted (damping_traces()), on its device: a
+  /// relative lambda follows it also in work that was recorded. Null: lambda is absolute.
   const double* trace = nullptr;
   [[nodiscard]] DKFAC_HD double lambda() const {
     return trace == nullptr ? number : relative_lambda(number, *trace);
