@@ -145,10 +145,12 @@ def search_table(cell):
 
 
 def run_of(file):
-    """A final run: its seed, and [epoch, step, processor seconds, test accuracy] of each epoch."""
+    """A final run: its seed, and [epoch, step, processor seconds, test accuracy] of each epoch. The seconds are of the
+    process, as shares by the clock are not those of a run that was suspended: all methods evaluate alike."""
     result = json.loads(file.read_text())
-    seconds = training_seconds(result, file.parent)
-    each = (result["train_seconds"] if seconds is None else seconds) / max(1, result["steps"])
+    metered = file.parent / "processor_seconds"
+    seconds = float(metered.read_text()) if metered.is_file() else result["total_seconds"]
+    each = seconds / max(1, result["steps"])
     return {"seed": result["seed"], "status": result["status"],
             "epochs": [[e["epoch"], e["step"], each * e["step"], e["test_accuracy"] or 0.0] for e in result["epochs"]]}
 
