@@ -115,8 +115,7 @@ TEST(Refresh, DampsRelativelyToAWeightedMeanOfG) {
   EXPECT_DOUBLE_EQ(layer.g.shifts.data<double>()[0], 0.5 * (1 * 1 + 3 * 3) / (1 + 3));
 }
 
-/// width * tr M^2 / tr M of the groups, or of all together, by full matrices, and width * tr M / tr
-/// M.
+/// width * tr M^2 / tr M and tr M of the groups, or of all together, by full matrices.
 struct Means {
   std::vector<double> weighted, plain;
 };
